@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,16 +31,20 @@ MATRICES = {
     "test_fp8_compiled.py", "test_grouped.py", "test_grouped_fp8.py", "test_tensor_rungs.py", "test_tensor32_rungs.py",
     "test_quantize.py", "test_page_traces.py", "test_halves_rungs.py", "test_random_grouped.py", "test_random_fp8.py",
     "test_random_programs.py", "test_quantize_kernels.py", "test_tensor_forms.py", "test_attention_rungs.py",
+    "test_attention_op.py",
     "test_rungs.py", "test_matmul_16bit.py", "test_matmul_on_emulator.py",
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs, or draw many. CI runs the last line's whole, by name."""
-EVERY = 6
+EVERY = 12
 EVERY_ON_GPU, MANY_ON_GPU = 3, 40
 """On a GPU, a test of more than MANY_ON_GPU cases runs every third of them."""
 
 
 def pytest_addoption(parser):
     parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a part of them")
+    parser.addoption(
+        "--skips", metavar="FILE", help="write down what torch or jax is missing for: run it by pytest @FILE"
+    )
 
 
 def pytest_sessionstart(session):
@@ -50,7 +56,7 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test of MATRICES keep every sixth case (all of them take two cores over a quarter of an hour), of one with
+    """Of a test of MATRICES keep every twelfth case (all of them take two cores over a quarter of an hour), of one with
     many cases on a GPU every third. What is named on the command line runs whole, as everything does with `--whole`."""
     if config.getoption("--whole") or config.option.markexpr not in ("gpu", "not gpu"):
         return
@@ -80,11 +86,34 @@ def _every(item, cases: int) -> int:
     return EVERY if item.path.name in MATRICES and "[" in item.nodeid else 1
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    if file := config.getoption("--skips"):
+        skipped = [report for report in terminalreporter.stats.get("skipped", ()) if not hasattr(report, "wasxfail")]
+        wanted = [report.nodeid for report in skipped if re.search("torch|jax|transformers", report.longrepr[2])]
+        Path(file).write_text("".join(f"{name}\n" for name in wanted))
+
+
 @pytest.fixture
 def tuned_folder(tmp_path, monkeypatch):
     """An empty folder that tuning results go to."""
     monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "tuned"))
     return tmp_path / "tuned"
+
+
+@pytest.fixture
+def store(tuned_folder, monkeypatch):
+    """The empty store of an H200 for which no table ships."""
+    from tilewright.gpus import GPUS
+    from tilewright.plan import tables
+    from tilewright.plan.entries import table_of
+
+    monkeypatch.setattr(tables, "shipped", lambda gpu: table_of([]))
+    monkeypatch.setattr(tables, "driver_name", lambda: "cuda13")
+    tables._stores.clear()
+    tables.results_changed()
+    yield tables.store_of(GPUS["H200"])
+    tables._stores.clear()
+    tables.results_changed()
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -53,10 +53,10 @@ export function roof(root: HTMLElement, state: State, data: Roofs): void {
         const [px, py] = [x(rung.intensity), y(rung.tflops)];
         body.push(s("circle", { cx: px, cy: py, r: 4, class: "s0" }, s("title", {}, `${rung.name}: ${rung.tflops.toPrecision(4)} TFLOP/s at ${rung.intensity.toPrecision(3)} FLOP/B`)));
         const near = labels.find(([lx, ly]) => Math.abs(lx - px) < 60 && Math.abs(ly - py) < 12);
-        if (near) near[2] += `, ${rung.name.split("_")[0]}`;
+        if (near) [near[0], near[2]] = [Math.max(near[0], px), `${near[2]}, ${rung.name.split("_")[0]}`];
         else labels.push([px, py, rung.name.split("_")[0]!]);
       }
-      for (const [px, py, words] of labels) body.push(text(px + 7, py + 4, words, { class: "small" }));
+      for (const [px, py, words] of labels) body.push(text(px + 7, py + 4, words, { class: "halo small" }));
       body.push(s("line", { x1: x(intensity), x2: x(intensity), y1: y(bound), y2: height - bottom, class: "now" }), s("circle", { cx: x(intensity), cy: y(bound), r: 6, class: "s2" }, s("title", {}, "your tile")));
       body.push(text((left + width) / 2, height - 8, "FLOP per byte that blocks ask of memory", { "text-anchor": "middle", class: "small" }));
       const by = intensity < ridge ? "memory" : "arithmetic";

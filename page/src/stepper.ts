@@ -21,6 +21,11 @@ function panel(title: string, ...children: (Node | string | null)[]): HTMLElemen
   return h("figure", { class: "panel" }, h("figcaption", {}, title), ...children);
 }
 
+/** What is wider than a phone: its place scrolls, by the keyboard too. */
+function scrolled(wide: Node): HTMLElement {
+  return h("div", { class: "scroll", tabindex: 0 }, wide);
+}
+
 /** A rung's id in words; a file's name as it is. */
 function nameOf(rung: string): string {
   return rung.includes(".") ? rung : rung.replace(/_/g, " ");
@@ -88,7 +93,7 @@ export class Stepper {
 
   private key(event: KeyboardEvent): void {
     const target = event.target as HTMLElement;
-    if (target.matches("input, select") || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (target.matches("input, select, .scroll") || event.ctrlKey || event.altKey || event.metaKey) return;
     const moves: Record<string, () => void> = {
       ArrowRight: () => this.skip(1),
       ArrowLeft: () => this.skip(-1),
@@ -184,7 +189,7 @@ export class Stepper {
       h("pre", { tabindex: 0, class: "ptx" }, what.ptx));
     const intro = h("p", { class: "idea" }, h("b", {}, nameOf(trace.rung)), `: ${trace.teaches}. `,
       h("span", { class: "faint-text" }, `${trace.problem}, ${trace.dtype}, config ${trace.config}; ${plural(trace.warps, "warp")} in the block.`));
-    const pipe = panel("Pipeline: light is under way, full is there, the thin line is being read", h("div", { class: "scroll" }, pipeline(trace, step, (at) => this.go(at))));
+    const pipe = panel("Pipeline: light is under way, full is there, the thin line is being read", scrolled(pipeline(trace, step, (at) => this.go(at))));
     return [intro, head, pipe, h("div", { class: "panels", tabindex: 0, role: "group", "aria-label": "Pictures of the step; arrow keys step" }, ...made)];
   }
 
@@ -245,8 +250,8 @@ export class Stepper {
           h("td", {}, `${pending} of ${expected}`),
           h("td", {}, String(missing), h("div", { class: "bytes", style: `width:${(60 * Math.max(missing, 0)) / most}px` })));
       });
-    return panel("mbarriers after this step", h("table", {},
+    return panel("mbarriers after this step", scrolled(h("table", {},
       h("thead", {}, h("tr", {}, ...["mbarrier", "phases done", "arrivals pending", "bytes in flight"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...rows)));
+      h("tbody", {}, ...rows))));
   }
 }

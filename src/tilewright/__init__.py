@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .attn.attention import attention, attention_varlen
     from .attn.backward import attention_backward
     from .attn.backward_explain import BackwardExplanation, explain_attention_backward
+    from .attn.config import AttentionConfig
     from .attn.explain import AttentionExplanation, explain_attention
-    from .attn.rung import AttentionConfig
     from .emu import EmulateResult, emulate, emulate_cupy, emulate_numba, emulate_triton, emulator
     from .gemm.config import GemmConfig
     from .gemm.explain import Explanation, explain
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
 _LAZY = {
-    "AttentionConfig": ".attn.rung",
+    "AttentionConfig": ".attn.config",
     "AttentionExplanation": ".attn.explain",
     "BackwardExplanation": ".attn.backward_explain",
     "EmulateResult": ".emu",
@@ -103,9 +103,13 @@ if not TYPE_CHECKING:  # type checkers then know a misspelt name
             return import_module(f".{name}", __name__)
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_LAZY[name], __name__), name)
-        globals()[name] = value
+        import_module(".run.frameworks", __name__).load_by(_framework)
+        value = globals()[name] = getattr(import_module(_LAZY[name], __name__), name)
         return value
+
+    def _framework(name: str) -> Any:
+        """`tilewright.torch` or `tilewright.jax`, which the core may not name: they stand on it."""
+        return import_module(f".{name}", __name__)
 
 
 def __dir__() -> list[str]:

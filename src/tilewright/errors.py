@@ -86,6 +86,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {names[found]!r}?" if (found := next(iter(close + part), "")) else ""
 
 
+def check_keywords(function: Callable[..., Any], options: Iterable[str]) -> None:
+    """Raises UnknownKeyword for an option that the function does not have."""
+    if unknown := [name for name in options if name not in _keywords(function)]:
+        raise unknown_keyword(function, unknown)
+
+
 def unknown_keyword(function: Callable[..., Any], names: Iterable[str], more: str = "") -> UnknownKeyword:
     """Return the error for keywords that a function does not have; `more` is said at its end."""
     known, name = _keywords(function), next(iter(names))

@@ -27,10 +27,10 @@ class HashedOnce:
     """The __hash__ of frozen dataclasses that are keys of many caches: it is computed once."""
 
     def __hash__(self) -> int:
-        found: int | None = self.__dict__.get("_hash")
-        if found is None:
-            found = hash(_compared(type(self))(self))  # type: ignore[arg-type]
-            self.__dict__["_hash"] = found
+        try:
+            found: int = self.__dict__["_hash"]
+        except KeyError:
+            found = self.__dict__["_hash"] = hash(_compared(type(self))(self))  # type: ignore[arg-type]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,6 +164,8 @@ def find_gpu(name: str) -> Gpu:
 
     Raises InvalidOperand with the known names.
     """
+    if isinstance(name, str) and name in GPUS:
+        return GPUS[name]
 
     def plain(text: str) -> str:
         return "".join(c for c in text.lower() if c.isalnum()).removeprefix("nvidia").removeprefix("geforce")

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attn.config import AttentionConfig as AttentionConfig
     from .attn.hopper import HOPPER_RUNGS as HOPPER_RUNGS
     from .attn.hopper import HopperConfig as HopperConfig
-    from .attn.rung import AttentionConfig as AttentionConfig
     from .attn.rung import AttentionRung as AttentionRung
     from .attn.rungs import ATTENTION_RUNGS as ATTENTION_RUNGS
     from .attn.rungs import find_attention_rung as find_attention_rung
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ATTENTION_RUNGS": ".attn.rungs",
-    "AttentionConfig": ".attn.rung",
+    "AttentionConfig": ".attn.config",
     "AttentionRung": ".attn.rung",
     "GEMM_RUNGS": ".gemm.rungs",
     "GemmConfig": ".gemm.config",

@@ -31,25 +31,6 @@ class Swizzle:
         """The bits that change, as a mask."""
         return (1 << self.bits) - 1 << self.base
 
-    @property
-    def period(self) -> int:
-        """Elements after which the pattern repeats."""
-        return 1 << self.base + self.shift + self.bits
-
     def __call__(self, offset: int) -> int:
         """The place of element `offset`."""
         return offset ^ (offset >> self.shift & self.target)
-
-
-def conflict_free(inner: int) -> Swizzle:
-    """The swizzle that spreads lines of `inner` 16-bit elements (a power of two, at least 8) over the banks.
-
-    Eight consecutive lines, read at one column of 16-byte chunks, then lie in eight different 16-byte columns of the
-    128-byte row of banks: ldmatrix takes one wavefront a matrix. Raises InvalidOperand for another `inner`.
-    """
-    if inner < 8 or inner & (inner - 1):
-        raise InvalidOperand(
-            f"a line of {inner} elements is not a power of two of 16-byte chunks; try 16, 32, 64 or 128."
-        )
-    line_bit = inner.bit_length() - 1
-    return Swizzle(min(3, line_bit - 3), 3, max(3, line_bit - 3))

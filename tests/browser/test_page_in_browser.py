@@ -205,6 +205,19 @@ def test_nothing_is_wider_than_a_phone(visit, state):
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_what_scrolls_on_a_phone_can_be_reached_by_the_keyboard(visit):
+    page = visit("k=h15-stages3&step=40", viewport=PHONE)
+    unreached = """() => [...document.querySelectorAll('main *')]
+      .filter(e => e.scrollWidth > e.clientWidth && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX))
+      .filter(e => e.tabIndex < 0).map(e => e.outerHTML.slice(0, 80))"""
+    assert page.evaluate(unreached) == []
+    ring = page.locator(f"{STEPPER} .scroll").first
+    ring.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#stepper .scroll').scrollLeft > 0")
+    assert "step=40" in page.url, "arrow keys scroll there"
+
+
 def test_the_swizzle_is_shown_before_and_after(visit):
     page = visit("k=h11-stages3&step=17")
     page.check(f"{STEPPER} input[name=plain]")

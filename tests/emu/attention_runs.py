@@ -28,6 +28,15 @@ def spread(values: np.ndarray, rows: HeadRows, dtype: str) -> np.ndarray:
     return whole
 
 
+STRIDED = AttentionProblem(
+    2, 4, 2, 35, 50, 64,
+    q=HeadRows(4 * 64 * 35 + 24, 64, 4 * 64),  # [b, s, h, d]: heads within a row
+    k=HeadRows(2 * 72 * 50, 72 * 50, 72),  # rows with a gap
+    v=HeadRows(2 * 3 * 64 * 50, 3 * 64 * 50, 3 * 64),
+    out=AttentionProblem.dense(1, 1, 1, 1, 64).out, scale=0.3, is_causal=True,
+)  # fmt: skip
+
+
 def run_attention(
     rung: AttentionRung, problem: AttentionProblem, config: Any = None, seed: int = 0, blocks: int = 0,
     order: int | None = None,

@@ -44,7 +44,7 @@ def test_an_array_has_to_be_of_the_type_that_the_parameter_points_to(kind, right
     for dtype in right:
         tw.emulate(POINTERS, f"k<{kind}>", 1, 1, [np.zeros(4, dtype), 4])
     for dtype in wrong:
-        with pytest.raises(InvalidOperand, match=r"argument 0 is an array of .*Convert it: array\.astype"):
+        with pytest.raises(InvalidOperand, match=r"argument 0, a, is an array of .*Convert it: array\.astype"):
             tw.emulate(POINTERS, f"k<{kind}>", 1, 1, [np.zeros(4, dtype), 4])
 
 
@@ -137,10 +137,10 @@ def test_arguments_may_be_given_by_name():
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("template <class T> __global__ void __launch_bounds__(256) k(T *a, Map<int, T> b) {}", ["a", "b"]),
-        ("__global__ void k() {}", []),
-        ("void k(int x); __global__ void k(const int *x, float y) {}", ["x", "y"]),
-        ("#define K k\n__global__ void K(int x) {}", []),
+        ("template <class T> __global__ void __launch_bounds__(256) k(T *a, Map<int, T> b) {}", ("a", "b")),
+        ("__global__ void k() {}", ()),
+        ("void k(int x); __global__ void k(const int *x, float y) {}", ("x", "y")),
+        ("#define K k\n__global__ void K(int x) {}", ()),
     ],
 )
 def test_names_are_read_from_the_declaration(text, names):

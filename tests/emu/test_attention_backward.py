@@ -29,11 +29,16 @@ def least(rung):
     return min(config.d_head for config in rung.defaults if not config.wider)
 
 
-def judged(q, k, v, grad, *, dtype="f16", rung=None, grad_lse=None, config=None, reference=None, **options):
+def judged(
+    q, k, v, grad, *, dtype="f16", rung=None, grad_lse=None, config=None, deterministic=False, reference=None, gpu=None,
+    **options,
+):  # fmt: skip
     """Run forward and backward on the emulator, and judge the gradients by float64."""
-    with tw.emulator():
+    with tw.emulator() if gpu is None else tw.emulator(gpu):
         out, lse = tw.attention(q, k, v, return_lse=True, **options)
-        found = tw.attention_backward(grad, q, k, v, out, lse, rung=rung, config=config, grad_lse=grad_lse, **options)
+        found = tw.attention_backward(
+            grad, q, k, v, out, lse, rung=rung, config=config, grad_lse=grad_lse, deterministic=deterministic, **options
+        )
     right = backward_reference(grad, q, k, v, grad_lse=grad_lse, **(options | (reference or {})))
     for x, like in zip(found, (q, k, v), strict=True):
         assert x.dtype == like.dtype
@@ -41,6 +46,24 @@ def judged(q, k, v, grad, *, dtype="f16", rung=None, grad_lse=None, config=None,
     result = check_backward(tuple(x.astype(np.float32) for x in found), right, dtype)
     assert result.ok, result.reason
     return found
+
+
+def judged_entries(found, q, k, v, grad, starts_q, starts_k, grad_lse=None):
+    """Judge the gradients of causal packed entries, one entry after another."""
+
+    def entry_of(x, rows):
+        return x[rows].transpose(1, 0, 2)[None]
+
+    for entry in range(len(starts_q) - 1):
+        rows, keys = slice(*starts_q[entry : entry + 2]), slice(*starts_k[entry : entry + 2])
+        given = [entry_of(x, part) for x, part in ((grad, rows), (q, rows), (k, keys), (v, keys))]
+        of_lse = None if grad_lse is None else grad_lse[None, :, rows]
+        right = backward_reference(*given, is_causal=True, grad_lse=of_lse)
+        parts = [entry_of(x, part).astype(np.float32) for x, part in zip(found, (rows, keys, keys), strict=True)]
+        result = check_backward(tuple(parts), right, "f16")
+        assert result.ok, (entry, result.reason)
+    ends = starts_q[-1], starts_k[-1], starts_k[-1]
+    assert all((x[end:] == 0).all() for x, end in zip(found, ends, strict=True)), "rows that no entry has"
 
 
 OPTIONS = {
@@ -66,6 +89,12 @@ def test_gradients_are_those_of_the_formula(rung, d, dtype):
     judged(*operands(sq=72, sk=88, d=d, dtype=dtype), dtype=dtype, rung=rung.id, is_causal=d != 96)
 
 
+@pytest.mark.parametrize("d", [192, 256])
+def test_wide_heads_fit_the_shared_memory_of_a_small_gpu(d):
+    """RTX 4090: 99 KiB a block."""
+    judged(*operands(sq=20, sk=37, d=d), gpu="RTX 4090", is_causal=True)
+
+
 @pytest.mark.parametrize(
     ("rung", "config"),
     [
@@ -83,14 +112,14 @@ def test_rows_narrower_than_their_tiles(rung, config):
 @pytest.mark.parametrize("case", ["causal, more keys", "causal, more queries", "window", "negative scale"])
 def test_two_warpgroups_that_make_a_gradient_each(d, case):
     options, sq, sk = OPTIONS[case]
-    given = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
+    given = operands(sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
     judged(*given, dtype="bf16", rung="b06", config=f"d{d}: keys 64x64/4x2, queries 128x64/8", **options)
 
 
 def test_two_warpgroups_that_make_a_gradient_each_of_large_scores():
-    q, k, v, grad = operands(sq=100, sk=200, d=256)
+    q, k, v, grad = operands(h=1, sq=70, sk=140, d=256)
     rng = np.random.default_rng(5)
-    bias, grad_lse = rng.standard_normal((100, 200)).astype(np.float32), rng.standard_normal((1, 2, 100))
+    bias, grad_lse = rng.standard_normal((70, 140)).astype(np.float32), rng.standard_normal((1, 1, 70))
     bias[:, ::3] = -np.inf
     config = "d256: keys 64x64/4x2, queries 128x64/8"
     judged(q, k, v, grad, rung="b06", config=config, bias=bias, grad_lse=grad_lse.astype(np.float32))
@@ -100,7 +129,7 @@ def test_two_warpgroups_that_make_a_gradient_each_of_large_scores():
 
 @pytest.mark.parametrize("sk", [70, 200, 460])
 def test_walks_of_one_gradient_each_take_many_tiles(sk):
-    judged(*operands(sq=330, sk=sk, d=256, dtype="bf16"), dtype="bf16", rung="b06", is_causal=True)
+    judged(*operands(h=1, sq=330, sk=sk, d=256, dtype="bf16"), dtype="bf16", rung="b06", is_causal=True)
 
 
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
@@ -174,8 +203,8 @@ OWN_COLUMNS = [(192, 128), (128, 192), (256, 64), (64, 256), (160, 128)]
 def test_values_of_another_width_are_not_padded(d, dv, case):
     options, sq, sk = OPTIONS[case]
     lies = {"b": 2, "h": 4, "hk": 2} if case == "softcap" else {"b": 1, "h": 2, "hk": 1}
-    q, k, _, _ = operands(**lies, sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
-    _, _, v, grad = operands(**lies, sq=2 * sq, sk=2 * sk, d=dv, dtype="bf16", seed=1)
+    q, k, _, _ = operands(**lies, sq=sq, sk=sk, d=d, dtype="bf16")
+    _, _, v, grad = operands(**lies, sq=sq, sk=sk, d=dv, dtype="bf16", seed=1)
     grad_lse = np.random.default_rng(3).standard_normal(q.shape[:3]).astype(np.float32)
     plan = explain_attention_backward(q, k, v, gpu="H200", **options)
     assert plan.problem.forward.d_v == dv
@@ -191,8 +220,8 @@ SHARED = [
 @pytest.mark.parametrize(("rung", "d", "dv", "options"), SHARED)
 def test_blocks_that_share_the_queries_of_their_keys_add_their_parts(rung, d, dv, options):
     """Eight heads on one of keys: few blocks, each of which would pass many tiles by."""
-    q, k, _, _ = operands(h=8, hk=1, sq=150, sk=200, d=d, dtype="bf16")
-    _, _, v, grad = operands(h=8, hk=1, sq=150, sk=200, d=dv, dtype="bf16", seed=1)
+    q, k, _, _ = operands(h=8, hk=1, sq=150, sk=140, d=d, dtype="bf16")
+    _, _, v, grad = operands(h=8, hk=1, sq=150, sk=140, d=dv, dtype="bf16", seed=1)
     stages = explain_attention_backward(q, k, v, rung=rung, gpu="H200", **options).program.stages
     assert "parts of dK dV" in [stage.name for stage in stages]
     judged(q, k, v, grad, dtype="bf16", rung=rung, **options)
@@ -200,7 +229,7 @@ def test_blocks_that_share_the_queries_of_their_keys_add_their_parts(rung, d, dv
 
 @pytest.mark.parametrize("rung", ["b05", "b06"])
 def test_packed_entries_and_blocks_in_order_share_queries(rung):
-    lengths_q, lengths_k = [90, 0, 200, 33], [130, 40, 0, 129]
+    lengths_q, lengths_k = [90, 0, 140, 33], [130, 40, 0, 129]
     rng, d = np.random.default_rng(6), 128
     q, grad = (rng.standard_normal((sum(lengths_q) + 5, 4, d)).astype(np.float16) for _ in range(2))
     k, v = (rng.standard_normal((sum(lengths_k) + 5, 1, d)).astype(np.float16) for _ in range(2))
@@ -211,21 +240,12 @@ def test_packed_entries_and_blocks_in_order_share_queries(rung):
     with tw.emulator():
         out, lse = tw.attention_varlen(q, k, v, starts_q, starts_k, return_lse=True, is_causal=True)
         found = tw.attention_backward(grad, q, k, v, out, lse, **packed, is_causal=True, rung=rung, deterministic=True)
-    for entry in range(len(lengths_q)):
-        rows, keys = slice(*starts_q[entry : entry + 2]), slice(*starts_k[entry : entry + 2])
-        one = [x[part].transpose(1, 0, 2)[None] for x, part in ((grad, rows), (q, rows), (k, keys), (v, keys))]
-        parts = tuple(
-            x[part].transpose(1, 0, 2)[None].astype(np.float32)
-            for x, part in zip(found, (rows, keys, keys), strict=True)
-        )
-        result = check_backward(parts, backward_reference(*one, is_causal=True), "f16")
-        assert result.ok, (entry, result.reason)
-    assert all((x[-5:] == 0).all() for x in found), "rows that no entry has"
+    judged_entries(found, q, k, v, grad, starts_q, starts_k)
 
 
 def test_two_warpgroups_make_gradients_of_narrower_values():
-    q, k, _, _ = operands(h=2, sq=150, sk=140, d=192, dtype="bf16")
-    _, _, v, grad = operands(h=2, sq=150, sk=140, d=128, dtype="bf16", seed=1)
+    q, k, _, _ = operands(h=1, sq=150, sk=140, d=192, dtype="bf16")
+    _, _, v, grad = operands(h=1, sq=150, sk=140, d=128, dtype="bf16", seed=1)
     judged(q, k, v, grad, dtype="bf16", rung="b06", config="d192: keys 64x64/4x2, queries 128x64/8", is_causal=True)
 
 
@@ -233,15 +253,15 @@ def test_two_warpgroups_make_gradients_of_narrower_values():
 @pytest.mark.parametrize("case", ["causal, more keys", "causal, more queries", "causal window"])
 def test_one_walk_makes_dk_and_dv(d, dv, case):
     options, sq, sk = OPTIONS[case]
-    q, k, _, _ = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
-    _, _, v, grad = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=dv, dtype="bf16", seed=1)
+    q, k, _, _ = operands(sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
+    _, _, v, grad = operands(sq=2 * sq, sk=2 * sk, d=dv, dtype="bf16", seed=1)
     grad_lse = np.random.default_rng(3).standard_normal(q.shape[:3]).astype(np.float32)
     config = f"d{d}: keys 128x64/8, queries 128x64/8"
     judged(q, k, v, grad, dtype="bf16", grad_lse=grad_lse, rung="b06", config=config, **options)
 
 
 def test_one_walk_makes_the_same_bits_in_any_legal_order():
-    q, k, v, grad = operands(sq=200, sk=140, d=64)
+    q, k, v, grad = operands(h=1, sq=140, sk=140, d=64)
     named = {"is_causal": True, "rung": "b06", "config": "d64: keys 128x64/8, queries 128x64/8"}
     with tw.emulator():
         out, lse = tw.attention(q, k, v, is_causal=True, return_lse=True)
@@ -253,9 +273,9 @@ def test_one_walk_makes_the_same_bits_in_any_legal_order():
 
 
 def test_one_walk_makes_dk_and_dv_in_parts_of_large_scores():
-    q, k, _, _ = operands(h=8, hk=1, sq=150, sk=200, d=192, dtype="bf16")
-    _, _, v, grad = operands(h=8, hk=1, sq=150, sk=200, d=128, dtype="bf16", seed=1)
-    bias = 40 * np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)
+    q, k, _, _ = operands(h=8, hk=1, sq=70, sk=140, d=192, dtype="bf16")
+    _, _, v, grad = operands(h=8, hk=1, sq=70, sk=140, d=128, dtype="bf16", seed=1)
+    bias = 40 * np.random.default_rng(5).standard_normal((70, 140)).astype(np.float32)
     bias[:, ::3] = -np.inf
     named = {"rung": "b06", "config": "d192: keys 128x64/8, queries 128x64/8"}
     stages = explain_attention_backward(q, k, v, gpu="H200", is_causal=True, bias=bias, **named).program.stages
@@ -324,17 +344,7 @@ def test_entries_of_different_lengths(rung, d, dv, config):
             grad, q, k, v, out, lse, cu_seqlens_q=starts_q, cu_seqlens_k=starts_k, is_causal=True, rung=rung.id,
             grad_lse=grad_lse, config=config,
         )  # fmt: skip
-    for entry in range(len(lengths_q)):
-        rows, keys = slice(*starts_q[entry : entry + 2]), slice(*starts_k[entry : entry + 2])
-        one = [x[part].transpose(1, 0, 2)[None] for x, part in ((grad, rows), (q, rows), (k, keys), (v, keys))]
-        right = backward_reference(*one, is_causal=True, grad_lse=grad_lse[None, :, rows])
-        parts = tuple(
-            x[part].transpose(1, 0, 2)[None].astype(np.float32)
-            for x, part in zip(found, (rows, keys, keys), strict=True)
-        )
-        result = check_backward(parts, right, "f16")
-        assert result.ok, (entry, result.reason)
-    assert all((x[-after:] == 0).all() for x in found), "rows that no entry has"
+    judged_entries(found, q, k, v, grad, starts_q, starts_k, grad_lse)
 
 
 def test_weights_that_outgrow_their_rows_statistics_reach_no_gradient():
@@ -367,13 +377,12 @@ ORDERED = [
 )
 def test_blocks_that_add_in_order_are_deterministic(rung, config, sq, sk, options):
     q, k, v, grad = operands(sq=sq, sk=sk, d=64)
-    judged(q, k, v, grad, rung=rung, config=config, **options)
-    with tw.emulator():
-        out, lse = tw.attention(q, k, v, return_lse=True, **options)
-        tw.attention_backward(grad, q, k, v, out, lse, rung=rung, config=config, deterministic=True, **options)
-        named = config.removesuffix(" in order")
-        with pytest.raises(ConfigRejected, match="is not deterministic"):
-            tw.attention_backward(grad, q, k, v, out, lse, rung=rung, config=named, deterministic=True, **options)
+    judged(q, k, v, grad, rung=rung, config=config, deterministic=True, **options)
+    named = config.removesuffix(" in order")
+    with tw.emulator(), pytest.raises(ConfigRejected, match="is not deterministic"):
+        tw.attention_backward(
+            grad, q, k, v, grad, np.zeros(q.shape[:3], np.float32), rung=rung, config=named, deterministic=True
+        )
 
 
 ORDERED_32 = "d32 in 64: keys 128x128/8, sums 8 in order"

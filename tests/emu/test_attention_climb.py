@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilewright.attn.config import AttentionConfig
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import AttentionConfig
 from tilewright.attn.rungs import find_attention_rung
 from tilewright.cli import main
 from tilewright.emu import Emulator

@@ -8,8 +8,8 @@ import pytest
 import tilewright as tw
 import tilewright.epilogue
 from tilewright.attn import rung as attention_rung
+from tilewright.attn.config import AttentionConfig
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import AttentionConfig
 from tilewright.errors import ConfigRejected, InvalidEpilogue
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import Guarded

@@ -11,7 +11,7 @@ import pytest
 from single_instruction import DTYPE, ptx_for
 
 from tilewright import emu
-from tilewright.emu import compiled
+from tilewright.emu import coalesce, compiled
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
 from tilewright.emu.straight import FORMS, Straight
@@ -142,6 +142,40 @@ def test_counts_and_results_of_whole_kernels_are_the_same(name, monkeypatch):
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
+@pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("reach", [128, 1024, 2048, 2080, 1 << 20, 1 << 40])
+def test_sectors_are_those_of_the_definition(nbytes, reach):
+    rng = np.random.default_rng(nbytes)
+    addresses = np.sort(rng.integers(0, 2 * reach, (64, 32)), axis=0) // nbytes * nbytes
+    library = compiled.library()
+    for shift in (0, 1 << 33, 7 * nbytes):
+        expected = int(coalesce.sectors(addresses + shift, nbytes).sum())
+        assert library.sectors(compiled.address(addresses), 0, addresses.size, nbytes, shift) == expected
+    lanes = np.flatnonzero(rng.random(addresses.size) < 0.4)
+    some = addresses.reshape(-1)[lanes]
+    active = np.isin(np.arange(addresses.size), lanes).reshape(64, 32)
+    expected = int(coalesce.sectors(addresses, nbytes, active).sum())
+    assert library.sectors(compiled.address(some), compiled.address(lanes), len(lanes), nbytes, 0) == expected
+
+
+@pytest.mark.parametrize("share", [None, 0.01, 0.6])
+def test_the_extent_of_addresses_is_found(share):
+    rng = np.random.default_rng(2)
+    relative = rng.integers(-(1 << 35), 1 << 35, 2048) * 4
+    relative[0] = 0
+    lanes = None if share is None else np.flatnonzero(rng.random(2048) < share)
+    some = relative if lanes is None else relative[: len(lanes)]
+    warps = 64 if lanes is None else len(np.unique(lanes // 32))
+    told = int(some.min()), int(some.max()), int(np.bitwise_or.reduce(some)), warps
+    assert compiled.library().extent(some, lanes) == told
+
+
+def test_addresses_are_those_of_the_interface():
+    whole = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    for some in (whole, whole[1:, 2], whole.T[3], whole[:0], np.zeros(0), np.asfortranarray(whole)):
+        assert compiled.address(some) == some.__array_interface__["data"][0]
+
+
 def test_without_the_library_nothing_is_missing(monkeypatch):
     monkeypatch.setenv(compiled.VARIABLE, "0")
     assert compiled.library() is None
@@ -199,9 +233,15 @@ def test_warpgroups_may_share_a_factor(of_a, of_b):
     np.testing.assert_array_equal(d, expected)
 
 
+ALIKE = 1
+
+
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str, spread: int) -> np.ndarray:
-    """Bits of numbers whose exponents lie `spread` apart, with zeros; spread 0: any bits at all."""
+    """Bits of numbers whose exponents lie `spread` apart, with zeros; spread 0: any bits at all; ALIKE: all of them the
+    largest below 2, whose sums need more than 32 bits."""
     size = {"f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1}.get(kind, 2)
+    if spread == ALIKE:
+        return np.full(shape, {1: 0x3F, 2: 0x3FFF, 4: 0x3FFFFFFF}[size], f"u{size}")
     if not spread:
         return rng.integers(0, 256, (*shape, size), np.uint8).view(f"u{size}")[..., 0]
     values = (rng.standard_normal(shape) * 2.0 ** rng.integers(-spread // 2, spread // 2 + 1, shape)).astype(np.float32)
@@ -297,7 +337,7 @@ def test_what_is_reported_of_global_memory_is_the_same(entry, found):
 SUMS_SHAPES = {"bf16": 16, "f16": 16, "tf32": 8, "e4m3": 32}
 
 
-@pytest.mark.parametrize("spread", [2, 90, 240, 0])
+@pytest.mark.parametrize("spread", [2, 90, 240, 0, ALIKE])
 @pytest.mark.parametrize("kind", SUMS_SHAPES)
 def test_warpgroups_sum_in_their_accumulators_with_the_bits_of_the_rule(kind, spread):
     k, n, rng = SUMS_SHAPES[kind], 24, np.random.default_rng(spread)
@@ -337,9 +377,10 @@ extern "C" __global__ void products(const unsigned *a, const unsigned *b, unsign
 """
 
 
-@pytest.mark.parametrize("spread", [2, 90, 240, 0])
+@pytest.mark.parametrize("gpu", ["H200", "A100"])
+@pytest.mark.parametrize("spread", [2, 90, 240, 0, ALIKE])
 @pytest.mark.parametrize("kind", ["bf16", "f16", "tf32"])
-def test_warps_sum_in_the_order_of_lanes_with_the_same_bits(kind, spread):
+def test_warps_sum_in_the_order_of_lanes_with_the_same_bits(kind, spread, gpu):
     rng, lanes = np.random.default_rng(spread), 3 * 96
     a, b = (_numbers(rng, (4, lanes, 4 if kind == "tf32" else 2), kind, spread) for _ in range(2))
     a, b = (x[..., 0].copy() if kind == "tf32" else np.ascontiguousarray(x).view(np.uint32)[..., 0] for x in (a, b))
@@ -347,7 +388,7 @@ def test_warps_sum_in_the_order_of_lanes_with_the_same_bits(kind, spread):
     source = MMA % ({"tf32": 8}.get(kind, 16), kind, kind)
 
     def run(warps: int) -> np.ndarray:
-        result = emu.emulate(source, "products", 3, 96, [a, b, d, warps])
+        result = emu.emulate(source, "products", 3, 96, [a, b, d, warps], gpu=gpu)
         return np.append(result.arrays[2].reshape(-1), result.counters.thread_instructions)
 
     for warps in (3, 2):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.corpus import VARIABLE, corpus_records
+from tilewright.lab.corpus import VARIABLE, corpus_records, rows_of, strangers_records
 from tilewright.lab.suite import read_suite
+from tilewright.report.census import judged
 
 SOURCE = """
 extern "C" __global__ void scale(float *x, int n) { if (threadIdx.x <= n) x[threadIdx.x] *= 2; }
@@ -60,9 +61,32 @@ def test_what_is_missing_is_named(folder, monkeypatch):
         run()
 
 
+SHARED = {
+    key: CASE[key] for key in ("project", "commit", "path", "grid", "block", "args", "reference")
+} | {"kernels": [
+    "scale", {"entry": "scale", "args": {"n": "i32=8"}, "expect": ["out_of_bounds"]}, {"entry": "gone"},
+    {"entry": "scale", "reference": "x = 0"},
+    {"entry": "scale", "args": {"x": {"values": "np.arange(8, dtype=np.float32)"}}},
+]}  # fmt: skip
+
+
+def test_kernels_that_share_their_data_are_told_apart_by_what_became_of_them(folder):
+    first, fault, *_ = rows_of(SHARED)
+    assert first["args"] == CASE["args"]
+    assert fault["args"] == CASE["args"] | {"n": "i32=8"}
+    records = strangers_records("strangers", [SHARED])
+    kernels = records[0]["result"]["kernels"]
+    assert [kernel["right"] for kernel in kernels] == [True, True, False, False, True]
+    assert "gone" in kernels[2]["why"]
+    assert kernels[3]["wrong"]
+    assert judged(records)[-1] == "| all | 5 | 2 | 1 | 0 | 1 | 1 |"
+
+
 def test_the_data_name_projects_commits_and_what_is_expected():
-    suite = read_suite(Path(__file__).parents[2] / "benchmarks" / "corpus.json")
-    for case in suite["cases"]:
+    folder = Path(__file__).parents[2] / "benchmarks"
+    for case in read_suite(folder / "corpus.json")["cases"]:
+        assert "reference" in case or case["expect"]
+    of_strangers = [row for shared in read_suite(folder / "strangers.json")["cases"] for row in rows_of(shared)]
+    for case in [*read_suite(folder / "corpus.json")["cases"], *of_strangers]:
         assert len(case["commit"]) == 40
         assert {"project", "path", "entry", "grid", "block", "args"} <= case.keys()
-        assert "reference" in case or case["expect"]

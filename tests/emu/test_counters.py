@@ -252,3 +252,23 @@ def test_a_gemm_runs_right_and_at_ten_million_thread_instructions_a_second():
     assert np.abs(got - exact).max() < 1e-4
     assert result.counters.flops == {"ffma": 2 * n**3}
     assert max(rates) > 10e6
+
+
+SCATTERED = """
+extern "C" __global__ void scattered(const unsigned *index, unsigned *sums, int rounds) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < rounds; ++k) atomicAdd(sums + index[k * 64 + i], 1u);
+}
+"""
+
+
+def test_sectors_of_atomics_are_counted_whether_or_not_addresses_come_back():
+    """Many rounds of addresses of their own, then some that come back in turns, as patterns are kept or given up."""
+    rng = np.random.default_rng(0)
+    rounds = [rng.integers(0, 2048, 64) for _ in range(150)]
+    rounds += [rounds[k % 3] for k in range(12)] + [rounds[0] ^ 32] * 3
+    index = np.array(rounds, np.uint32)
+    result = emu.emulate(SCATTERED, "scattered", 1, 64, [index, np.zeros(2048, np.uint32), len(rounds)])
+    expected = int(coalesce.sectors(index.reshape(-1, 32).astype(np.int64) * 4, 4).sum())
+    assert result.counters.global_atomic_sectors == expected
+    np.testing.assert_array_equal(result.arrays[1], np.bincount(index.reshape(-1), minlength=2048))

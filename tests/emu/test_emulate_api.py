@@ -189,6 +189,8 @@ BUFFERS = ["f32[32]=zeros", "f32[32]=zeros"]
         ({"shared_bytes": 300_000}, ConfigRejected, "300000 bytes of shared memory"),
         ({"gpu": "Voodoo 2"}, InvalidOperand, "Voodoo 2"),
         ({"hazards": "ignore"}, InvalidOperand, "ignore"),
+        ({"strict": "no"}, InvalidOperand, "strict='no' is not True or False"),
+        ({"red_zones": None}, InvalidOperand, "red_zones=None is not True or False"),
     ],
 )
 def test_launches_that_are_refused(change, error, message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tilewright.epilogue.functions import function_of
 from tilewright.epilogue.ops import OPS, Op
 from tilewright.gemm.classes import class_of
 from tilewright.gemm.problem import Epilogue, GemmProblem
+from tilewright.words import Activation
 
 CUBE = Op(
     "cube", 1, lambda x: x**3, "{0} * {0} * {0}", "{0} * {0} * {0}", 2, lambda torch, x: x**3,
@@ -71,6 +73,18 @@ def test_every_row_with_a_docstring_is_public_and_nothing_else():
     for name in ep.__all__:
         assert getattr(ep, name).__name__ == name
         assert getattr(ep, name).__doc__ == OPS[name].doc
+
+
+def test_an_activation_has_its_name_in_annotations_and_its_function_in_every_framework():
+    names = [op.name for op in OPS.values() if op.activation]
+    assert sorted(get_args(Activation)) == sorted(names)
+    for file in ("torch/linear.py", "jax/calls.py"):  # read, since neither library need be here
+        text = ast.parse((Path(ep.__file__).parents[1] / file).read_text())
+        (table,) = [
+            node.value for node in text.body
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target).endswith("ACTIVATIONS")
+        ]  # fmt: skip
+        assert sorted(ast.literal_eval(key) for key in table.keys) == sorted(names), file
 
 
 def test_the_table_knows_nothing_of_tracing_and_tracing_nothing_of_the_functions():

@@ -252,7 +252,7 @@ def test_both_sides_are_named():
         tw.emulate(source, "k", 3, 64, [np.zeros(192, F32)])
     hazard = caught.value.hazard
     assert (hazard.kind, hazard.line, hazard.cta, hazard.warp, hazard.lanes) == ("global_race", 4, (1, 0, 0), 1, (8,))
-    assert "byte 20 of 'argument 0'" in hazard.message
+    assert "byte 20 of 'a'" in hazard.message
     assert "kernel.cu:3: st.global" in hazard.details["other_access"]
     assert hazard.details["other_thread"] == "block (0, 0, 0), warp 0, lane 5"
 

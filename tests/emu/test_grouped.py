@@ -33,7 +33,7 @@ BY_TMA = [("g03", TMA), ("g05", PING_PONG)]
 TURNED = [
     GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=3, group_m=2),
     GemmConfig(64, 256, 64, warp_m=16, warp_n=256, stages=2),
-    GemmConfig(256, 160, 64, warp_m=32, warp_n=160, stages=2),
+    GemmConfig(256, 192, 64, warp_m=32, warp_n=192, stages=2),
 ]
 KINDS = {"f16": np.dtype(np.float16), "bf16": np.dtype(bfloat16), "f32": np.dtype(np.float32)}
 BAND = 256
@@ -418,15 +418,15 @@ def test_a_kernel_that_cannot_run_is_refused_with_the_reason():
 
 
 def test_plans_follow_the_average_size_and_the_architecture():
-    def plan(rows: int, groups: int, gpu: str, turned: bool = False):
+    def plan(rows: int, groups: int, gpu: str, along_k: bool = False):
         a, b = np.empty((rows, 7168), np.float16), np.empty((groups, 1, 1), np.float16)
-        b = np.lib.stride_tricks.as_strided(b, (groups, 7168, 4096), (0, 2, 14336) if turned else (0, 8192, 2))
+        b = np.lib.stride_tricks.as_strided(b, (groups, 7168, 4096), (0, 2, 14336) if along_k else (0, 8192, 2))
         ends = [rows // groups * (group + 1) for group in range(groups)]
         return plan_grouped(read_grouped(a, b, ends).problem, GPUS[gpu])
 
-    assert plan(8 * 512, 8, "H200").rung is find_grouped_rung("g03")
-    assert plan(8 * 512, 8, "H200", turned=True).rung is find_grouped_rung("g08")
-    assert plan(8 * 4096, 8, "H200", turned=True).rung is find_grouped_rung("g03")
+    for along_k in (False, True):
+        assert plan(8 * 512, 8, "H200", along_k).rung is find_grouped_rung("g08")
+        assert plan(8 * 4096, 8, "H200", along_k).rung is find_grouped_rung("g03")
     assert plan(64, 64, "A100").config.tile_m == 16
     assert plan(8 * 512, 8, "A100").config.tile_m >= 64
     assert plan(8 * 512, 8, "A100").rung is GROUPED_RUNGS[0]
@@ -451,3 +451,30 @@ def test_parameters_lie_as_the_kernels_struct_does():
 def test_a_part_that_starts_anywhere_along_contiguous_elements_is_not_read_in_vectors():
     lines, turned = (read_grouped(a, B, [1, 2]).problem for a in (A, np.asfortranarray(A)))
     assert (lines.product.a.alignment, turned.product.a.alignment) == (16, 2)
+
+
+@pytest.mark.parametrize("turned", ["", "b", "ab"])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("form", ["m", "n", "k"])
+def test_few_rows_in_float32_are_planned_and_right(form, groups, turned):
+    rng = np.random.default_rng(groups)
+    shapes = {"m": ((8, 40), (groups, 40, 12)), "n": ((groups, 12, 40), (40, 8)), "k": ((12, 8), (8, 40))}[form]
+    a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    a, b = (  # lines along the other axis, as a layer's weights have them
+        np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) if name in turned else x
+        for name, x in (("a", a), ("b", b))
+    )
+    ends = [5] if groups == 1 else [2, 5, 7]
+    with tw.emulator():
+        found = tw.grouped_matmul(a, b, ends)
+    wanted = np.zeros_like(found)
+    for group, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if form == "m":
+            wanted[begin:end] = a[begin:end] @ b[group]
+        elif form == "n":
+            wanted[:, begin:end] = a[group] @ b[:, begin:end]
+        else:
+            wanted[group] = a[:, begin:end] @ b[begin:end]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    for gpu in GPUS:
+        assert plan_grouped(read_grouped(a, b, ends).problem, GPUS[gpu]).rung in GROUPED_RUNGS

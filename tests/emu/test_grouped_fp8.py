@@ -181,3 +181,12 @@ def test_what_is_not_offered_is_refused_with_what_is():
     wide = np.ascontiguousarray(normal((2, 30, 256))), normal((50, 256)).T
     with pytest.raises(InvalidOperand, match=r"\(1, 50\) for columns\.$"), tw.emulator():
         tw.grouped_matmul(*wide, [20, 50], b_scale=scales(2, 1))
+
+
+@pytest.mark.parametrize("form", ["m", "n"])
+def test_without_groups_all_of_a_new_result_is_zero(form):
+    a, b = operands(form, 64, 16, 5, 0, turned=True)
+    with tw.emulator():
+        out = tw.grouped_matmul(a, b, np.empty(0, np.int32))
+    assert out.shape == {"m": (5, 16), "n": (16, 5)}[form]
+    assert (out == 0).all()

@@ -56,7 +56,7 @@ def test_out_of_bounds_names_line_block_warp_and_lanes():
     assert "a[i] = i" in hazard.source_text
     assert "st.global.f32" in hazard.ptx
     assert (hazard.cta, hazard.warp, hazard.lanes) == ((1, 0, 0), 3, tuple(range(26, 32)))
-    assert "0 bytes past the end of 'argument 0' (1000 bytes)" in str(hazard)
+    assert "just past the end of 'a' (1000 bytes)" in str(hazard)
     runs_clean(source(INDEX.replace("GUARD", "if (i < n)")), 2, 128, [np.zeros(250, np.float32), 250])
 
 

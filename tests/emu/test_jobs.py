@@ -14,7 +14,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.emu import jobs
-from tilewright.errors import EmulatorFault
+from tilewright.errors import EmulatorFault, InvalidOperand
 from tilewright.jit import workers
 
 N = 5 * 8192
@@ -122,6 +122,12 @@ def test_operations_share_their_blocks_too():
     assert results[0][1] == results[1][1]
 
 
+@pytest.mark.parametrize("wrong", [{"jobs": 0}, {"jobs": 2.5}, {"order": -1}, {"seed": "x"}])
+def test_an_emulator_of_no_process_or_of_no_order_is_refused(wrong):
+    with pytest.raises(InvalidOperand, match="pass a whole number of at least"):
+        tw.emulator(**wrong)
+
+
 def test_an_interrupt_of_the_caller_is_not_for_the_processes_that_help():
     worker = workers.Worker("tilewright.emu.job_worker", {})
     try:
@@ -131,14 +137,17 @@ def test_an_interrupt_of_the_caller_is_not_for_the_processes_that_help():
 
 
 LONG_RUN = """
+import signal
 import numpy as np
 import tilewright as tw
+from tilewright.emu.task import Task
 from tilewright.jit.workers import Worker
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run under nohup
 tell = Worker.tell
 def tell_and_say(worker, what):
     tell(worker, what)
-    if isinstance(what[0], dict):  # what is to be run, not compiled
+    if isinstance(what[0], Task):  # what is to be run, not compiled
         print(worker.process.pid, flush=True)
 Worker.tell = tell_and_say
 kernel = "__global__ void k(unsigned *y) { unsigned v = threadIdx.x;"
@@ -163,8 +172,9 @@ def test_processes_end_with_the_one_that_started_them(name):
         [sys.executable, "-c", LONG_RUN], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
     assert main.stdout is not None
-    workers = [int(main.stdout.readline()) for _ in range(2)]
+    workers: list[int] = []
     try:
+        workers += [int(main.stdout.readline()) for _ in range(2)]
         assert all(map(alive, workers))
         main.send_signal(getattr(signal, name))
         assert main.wait(60) != 0

@@ -72,6 +72,14 @@ def test_the_tables_hold_what_the_rungs_teach(climb):
     assert naive["instructions_per_thread"]["fp32"] >= 64  # one product a step of k
 
 
+def test_what_bulk_copies_move_is_traffic(climb):
+    """h13 copies 16 bytes per thread, h15 loads and stores by TMA: the same tiles, so the same bytes."""
+    _, _, _, records = climb("--dtype", "bf16", "--size", "256", "--rungs", "h13,h15")
+    by_threads, by_boxes = (record["result"] for record in records)
+    moved = 2 * (128 + 256) * 256 * 2 + 256 * 256 * 2  # two tiles' operands, and the result
+    assert by_threads["flop_per_byte"] == by_boxes["flop_per_byte"] == 2 * 256**3 / moved
+
+
 def test_occupancy_is_that_of_the_gpu_named(climb):
     """48 warps an SM and 1024 threads per block: GEMM-B's two thirds; 64 warps: all."""
     ada = climb(*SMALL, "--rungs", "f03", "--gpu", "rtx 4090")[3][0]

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
+import epilogue_cases
 import numpy as np
 import pytest
+from epilogue_cases import Bits, given
 
 import tilewright as tw
-from tilewright.arrays import dlpack
 from tilewright.errors import InvalidOperand
 from tilewright.lab.check import Guarded, check
-from tilewright.lab.numbers import from_stored, rounded, to_stored
-
-
-class Bits:
-    """A bfloat16 array as its bits, offered through DLPack: NumPy has no such type."""
-
-    def __init__(self, bits: np.ndarray) -> None:
-        self.bits = np.ascontiguousarray(bits)
-
-    def __dlpack_device__(self):
-        return dlpack.CPU, 0
-
-    def __dlpack__(self, **_):
-        return dlpack.give(
-            self.bits.ctypes.data, self.bits.shape, "bf16", self.__dlpack_device__(), self, versioned=False
-        )
+from tilewright.lab.numbers import from_stored, rounded
 
 
 def values(*shape: int, dtype: str = "f16", seed: int = 0) -> np.ndarray:
-    """Random normal float32 values that `dtype` can hold."""
-    return rounded(np.random.default_rng(sum(shape) + seed).standard_normal(shape, dtype=np.float32), dtype)
-
-
-def given(array: np.ndarray, dtype: str):
-    """The values as an array of `dtype` that a caller could have, in the same layout where NumPy has the type."""
-    return array.astype(np.float16) if dtype == "f16" else Bits(to_stored(np.ascontiguousarray(array), dtype))
+    return epilogue_cases.values(*shape, dtype=dtype, seed=seed)
 
 
 def right(out, a, b, dtype="f16", out_dtype="f16", **options) -> None:

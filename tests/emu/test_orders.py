@@ -44,7 +44,7 @@ EMPTY, FULL = "wait(&empty[k % 2], (k / 2 & 1) ^ 1);", "wait(&full[k % 2], k / 2
 PLANTED = {
     "a wait that asks once": (
         RING.replace("EMPTY", EMPTY).replace("FULL", FULL),
-        RING.replace("EMPTY", EMPTY).replace("FULL", "try_parity(&full[k % 2], k / 2 & 1);"),
+        RING.replace("EMPTY", EMPTY).replace("FULL", "if (!try_parity(&full[k % 2], k / 2 & 1)) __nanosleep(99);"),
         1, 64, ["i32[256]=ones", "i32[32]=zeros", 8], [8] * 32,
     ),
     "blocks summed by the one with the highest number": (
@@ -92,7 +92,7 @@ PLANTED = {
             while (!try_parity(bar + 1, 0)) {{}}
             {after}
             out[0] = s[0] + s[32];
-        """) for between, after in (("", "wait(bar, 0);"), ("", "try_parity(bar, 0);"))),
+        """) for between, after in (("", "wait(bar, 0);"), ("", "if (!try_parity(bar, 0)) __nanosleep(99);"))),
         1, 1, ["i32[64]=ones", "i32[1]=zeros"], [2],
     ),
     "a warp that trusts another to be ahead": (

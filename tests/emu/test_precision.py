@@ -108,7 +108,7 @@ def test_every_product_has_a_plan_also_where_splitting_would_borrow_too_much(gpu
 def test_16_bit_operands_and_unknown_names_are_refused():
     half = A.astype(np.float16)
     with tw.emulator():
-        with pytest.raises(InvalidOperand, match="a way to multiply float32 operands; these are f16"):
+        with pytest.raises(InvalidOperand, match="a way to multiply float32 operands; these are float16"):
             tw.matmul(half, B.astype(np.float16), precision="tf32")
         with pytest.raises(InvalidOperand, match="precision 'fp64' is not known"):
             tw.matmul(A, B, precision="fp64")

@@ -1,8 +1,8 @@
 """The code of README.md and of docs runs as it stands, on the emulator, and prints what the pages say it prints.
 
 A block's info string says what it needs besides: "python torch". The blocks of a page run in order, one after another,
-as in a notebook. A ```text block below a block is its output. Commands are parsed with the options that they have;
-.ci/run runs those of the README's first block.
+as in a notebook. A ```text block below a block is its output. Commands: tests/unit/test_docs_commands.py; .ci/run runs
+those of the README's first block.
 """
 
 from __future__ import annotations
@@ -11,13 +11,9 @@ import contextlib
 import io
 import itertools
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-import typer
-
-from tilewright.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,29 +56,6 @@ def test_every_block_says_what_it_is():
     for page in PAGES:
         if page.name not in OTHERS:
             assert {info for info, _ in blocks(page)} <= known, page
-
-
-def commands() -> list[str]:
-    """The commands of all pages: in blocks of their own, or in indented lines."""
-    found = set()
-    for page in PAGES:
-        for line in page.read_text(encoding="utf-8").splitlines():
-            parts = re.split(r" && | \| |\s{3,}(?=tilewright )", line.strip())
-            found |= {part for part in parts if part.startswith("tilewright ")}
-    return sorted(found)
-
-
-@pytest.mark.parametrize("command", commands())
-def test_its_commands_have_the_options_that_it_names(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = shlex.split(command, comments=True)[1:]
-    for word in words:
-        if word.endswith(".cu"):
-            (tmp_path / word).touch()
-    found = typer.main.get_command(app)
-    while hasattr(found, "commands"):
-        found = found.commands[words.pop(0)]
-    found.make_context(command, words)
 
 
 def test_pages_it_names_exist():

@@ -30,7 +30,7 @@ def test_more_than_the_block_has_is_a_deadlock_that_counts(less, more, needed):
     assert hazard.kind == "deadlock"
     lines = [line for line in hazard.details["what_is_waited_for"] if line.startswith("setmaxnreg")]
     assert any(
-        f"want {more} registers a thread and have 168" in line and f"{needed} are needed" in line for line in lines
+        f"want {more} registers per thread and have 168" in line and f"{needed} are needed" in line for line in lines
     )
 
 

@@ -13,9 +13,10 @@ from test_attention_op import judge, operands
 import tilewright as tw
 from tilewright import emu
 from tilewright.attn import split_plan
+from tilewright.attn.config import D_HEADS
 from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import _ARGS, D_HEADS, AttentionAddresses
+from tilewright.attn.rung import _ARGS, AttentionAddresses
 from tilewright.attn.rungs import find_attention_rung
 from tilewright.attn.split import _ARGS as _SPLIT_ARGS
 from tilewright.attn.split import SPLIT_RUNGS, SplitConfig
@@ -325,6 +326,7 @@ def test_keys_in_pages_give_the_bits_of_keys_in_rows(page, config, layout):
 def test_pages_are_refused_where_tiles_of_keys_do_not_fit():
     q, k, v = operands(2, 2, 2, 1, 64, 32)
     pages, table = in_pages(k, 16)
+    table = table[:, :4].copy()
     with tw.emulator():
         with pytest.raises(ConfigRejected, match="do not hold whole ones"):
             tw.attention(q, pages, pages, block_table=table, config=str(SplitConfig(32, 16, 32, 1, 2, 2)))
@@ -336,6 +338,19 @@ def test_pages_are_refused_where_tiles_of_keys_do_not_fit():
             tw.attention(q, pages, pages, block_table=table[:1])
         with pytest.raises(InvalidOperand, match=r"integers \[batch, pages\]"):
             tw.attention(q, pages, pages, block_table=table[0])
+
+
+@pytest.mark.parametrize("wrong", [-1, 11])
+def test_pages_that_are_not_there_are_refused_where_used_keys_lie_in_them(wrong):
+    q, k, v = operands(2, 2, 2, 1, 64, 32)
+    (k_pages, table), (v_pages, _) = (in_pages(x, 16) for x in (k, v))
+    table[1, 2] = wrong
+    with tw.emulator():
+        out = tw.attention(q, k_pages, v_pages, block_table=table, seqused=[64, 32])
+        for used in ([64, 33], None):
+            with pytest.raises(InvalidOperand, match=rf"block_table\[1, 2\] is {wrong}, .*k has pages 0 to 10\."):
+                tw.attention(q, k_pages, v_pages, block_table=table[:, :4], seqused=used)
+    judge(out[1:], None, q[1:], k[1:, :, :32], v[1:, :, :32])
 
 
 # --- as it is planned -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_splitting_moves_whole_sectors_only(layouts):
     assert len(product.before) == 2
     for counters in (result.counters for result in product.before):
         assert counters.global_load_sectors == 128 * 128 * 4 // 32
-        assert counters.global_load_requests * 16 == counters.global_load_sectors, "16 bytes a lane"
+        assert counters.global_load_requests * 16 == counters.global_load_sectors, "16 bytes per lane"
         tiles, words_of_the_origin = 4, 3
         assert counters.global_store_sectors == 128 * 128 * 6 // 32 + tiles + words_of_the_origin
         assert counters.shared_store_wavefronts == counters.shared_store_ideal

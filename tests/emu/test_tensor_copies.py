@@ -8,6 +8,7 @@ from hopper_prelude import fault, kernel, run
 from tensor_copies import CASES, arrays_of, expected, source, stored, stored_at
 
 from tilewright.emu import GlobalMemory, tensor_maps
+from tilewright.emu.tensor_maps import locate
 from tilewright.errors import InvalidOperand
 from tilewright.jit.tensor_map import TensorMap
 
@@ -93,7 +94,7 @@ def test_an_array_has_to_lie_as_tma_reads_it():
     for bad, says in ((array[:, ::2], "the last axis"), (array.astype(np.complex64), "no type that TMA knows")):
         with pytest.raises(InvalidOperand, match=says):
             TensorMap.of(bad, (4, 4))
-    with pytest.raises(InvalidOperand, match="bf16 has 2 bytes an element, the array 4"):
+    with pytest.raises(InvalidOperand, match="bf16 has 2 bytes per element, the array 4"):
         TensorMap.of(array, (4, 4), dtype="bf16")
     with pytest.raises(InvalidOperand, match="no address"):
         tensor_maps.pack(TensorMap.of(array, (4, 4)))
@@ -131,7 +132,7 @@ TENSOR = np.arange(32 * 32, dtype=np.float32).reshape(32, 32)
         (TensorMap.of(TENSOR, (8, 32)), "tile, &map", "tile + 16, &map", "misaligned", "not a multiple of 128"),
         (TensorMap.of(TENSOR, (8, 32)), "load_box(tile", "load_box(tile + 1280", "out_of_bounds", "beyond the"),
         (TensorMap.of(TENSOR, (8, 32)), "&map, 0, 0", "&map, 6, 0", "misaligned", "6 f32 of a row, 24 bytes"),
-        (TensorMap.of(TENSOR, (8, 32)), "&map, 0, 0", "(CUtensorMap *)out, 0, 0", "tensor_map", "no tensor map"),
+        (TensorMap.of(TENSOR, (8, 32)), "&map, 0, 0", "(CUtensorMap *)out, 0, 0", "tensor_map", "not a tensor map"),
         (TensorMap.of(TENSOR, (8, 32)), "1024); load", "1020); load", "deadlock", "4 bytes more than were expected"),
         (TensorMap.of(TENSOR.reshape(4, 8, 32), (2, 4, 32)), "", "", "tensor_map", "the map has 3 dimensions"),
         (TensorMap(1 << 40, "f32", (32, 32), (128,), (32, 8)), "", "", "out_of_bounds", "in no buffer"),
@@ -199,7 +200,16 @@ def test_a_reduction_meets_what_lies_in_the_tensor(op):
     assert what.dtype == "f32"
 
 
-def test_a_map_may_be_changed_in_shared_memory_and_published():
+PUBLISHED = """asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+            "[%0], [%1], 128;" :: "l"(mine), "r"(at(&draft)) : "memory");"""
+STORED = """((u32 *)mine)[threadIdx.x] = ((u32 *)&draft)[threadIdx.x];
+        asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory"); __syncwarp();"""
+ACQUIRED = """asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(mine) : "memory");"""
+
+
+@pytest.mark.parametrize("acquired", ["", ACQUIRED], ids=["unseen", "acquired"])
+@pytest.mark.parametrize("brought", [PUBLISHED, STORED], ids=["published", "stored"])
+def test_a_map_may_be_changed_in_shared_memory_and_brought_to_global_memory(brought, acquired):
     text = kernel(
         "const __grid_constant__ CUtensorMap map, CUtensorMap *mine, const float *other, float *out",
         """
@@ -214,9 +224,10 @@ def test_a_map_may_be_changed_in_shared_memory_and_published():
                 :: "r"(at(&draft)), "r"(5) : "memory");
         }
         __syncwarp();
-        asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
-            "[%0], [%1], 128;" :: "l"(mine), "r"(at(&draft)) : "memory");
-        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(mine) : "memory");
+        """
+        + brought
+        + acquired
+        + """
         if (threadIdx.x == 0) { arrive_expect(&full, 1024); load_box(tile, mine, 0, 0, &full); }
         __syncwarp();
         wait(&full, 0);
@@ -224,7 +235,9 @@ def test_a_map_may_be_changed_in_shared_memory_and_published():
         """,
     )
     other = -TENSOR
-    result = run(text, [TensorMap.of(TENSOR, (8, 32)), "u8[128]=zeros", other, "f32[256]=nan"])
+    arguments = [TensorMap.of(TENSOR, (8, 32)), "u8[128]=zeros", other, "f32[256]=nan"]
+    result = run(text, arguments, hazards="collect")
+    assert [hazard.kind for hazard in result.hazards] == ([] if acquired else ["proxy_fence_missing"])
     expected_box = other[:8].copy()
     expected_box[5:] = 0
     assert np.array_equal(result.arrays[3].reshape(8, 32), expected_box)
@@ -286,3 +299,25 @@ def test_hints_and_every_spelling_of_a_load_change_nothing():
     result = run(text, [TensorMap.of(TENSOR, (8, 32)), "f32[256]=zeros", "f32[256]=nan"])
     assert result.hazards == []
     assert np.array_equal(result.arrays[2].reshape(8, 32), TENSOR[:8])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
+def test_a_box_within_its_tensor_is_found_by_units_of_16_bytes(dtype):
+    rng, size = np.random.default_rng(0), {"f16": 2, "f32": 4, "f64": 8}[dtype]
+    wholes = 0
+    for _ in range(60):
+        rank = int(rng.integers(1, 6))
+        shape = (int(rng.integers(4, 9)) * 16 // size, *rng.integers(3, 9, rank - 1).tolist())
+        strides = tuple((rng.integers(8, 40, rank - 1) * 16).tolist())
+        box = (16 // size * int(rng.integers(1, 3)), *rng.integers(1, 4, rank - 1).tolist())
+        steps = (1, *rng.integers(1, 3, rank - 1).tolist())
+        what = TensorMap(1 << 40, dtype, shape, strides, box, steps)
+        at = (int(rng.integers(-1, 3)) * 16 // size, *rng.integers(-1, 4, rank - 1).tolist())
+        elements, units = locate(what, at), locate(what, at, units=True)
+        assert elements.size == size
+        assert (units.size == 16) == elements.inside.all()
+        wholes += units.size == 16
+        parts = units.addresses[:, None] + np.arange(units.size // size) * size
+        np.testing.assert_array_equal(parts.reshape(-1), elements.addresses)
+        np.testing.assert_array_equal(np.repeat(units.inside, units.size // size), elements.inside)
+    assert 5 < wholes < 55

@@ -305,3 +305,12 @@ def test_the_host_suites_calls_are_right_and_are_attentions():
         assert torch.equal(result, whole)
     packed = results[3].reshape(2, 20, 2, 32).transpose(1, 2)
     torch.testing.assert_close(packed, whole, atol=2e-3, rtol=0)
+
+
+def test_operands_are_cast_as_autocast_does_before_an_earlier_call_is_looked_up(monkeypatch):
+    module, looked_up = sys.modules[tw.torch.attention.__module__], []
+    monkeypatch.setattr(module, "_again", lambda *given: looked_up.append(given[0].dtype) or module.MISS)
+    q, k, v = tensors(hk=4)
+    with tw.emulator(), torch.autocast("cpu", torch.bfloat16):
+        assert tw.torch.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+    assert set(looked_up) == {torch.bfloat16}

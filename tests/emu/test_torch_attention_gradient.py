@@ -21,8 +21,8 @@ def tensors(b=1, h=4, hk=2, sq=20, sk=30, d=32, dtype=torch.float16):
     return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
 
 
-def plain(q, k, v, score=lambda s, i, j: s, is_causal=False):
-    """The result and the LSE in float64."""
+def plain(q, k, v, score=lambda s, i, j: s, is_causal=False, sinks=None):
+    """The result and the LSE in float64. A sink is one more key, whose value is 0."""
     q, k, v = (x.double() for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     sq, sk = q.shape[2], k.shape[2]
@@ -30,6 +30,9 @@ def plain(q, k, v, score=lambda s, i, j: s, is_causal=False):
     scores = score(q @ k.transpose(2, 3) / math.sqrt(q.shape[3]), i, j)
     if is_causal:
         scores = scores.masked_fill(j > i + sk - sq, -math.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[:, None, None].expand_as(scores[..., :1])], -1)
+        v = F.pad(v, (0, 0, 0, 1))
     return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
 
 
@@ -87,6 +90,32 @@ def test_packed_batches_have_gradients():
     )  # fmt: skip
     agree(mine, torch.autograd.grad(total, (q, k, v)))
     assert all(not x[15:].any() for x in mine)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_sinks_take_their_share_of_weights_and_have_gradients(packed):
+    """A query that sees no key gives them everything."""
+    given, sinks = tensors(sq=9, sk=7), torch.tensor([0.5, -2.0, 3.0, 40.0], requires_grad=True)
+    q, k, v = (x[0].transpose(0, 1) for x in given)
+    with tw.emulator():
+        if packed:
+            starts = [torch.tensor([0, n], dtype=torch.int32) for n in (9, 7)]
+            tail = torch.cat([q, torch.full((2, 4, 32), math.nan, dtype=q.dtype)])
+            out, lse = tw.torch.attention_varlen(tail, k, v, *starts, is_causal=True, sinks=sinks, return_lse=True)
+            out, lse = out[:9].transpose(0, 1)[None], lse[None, :, :9]
+        else:
+            out, lse = tw.torch.attention(*given, is_causal=True, sinks=sinks, return_lse=True)
+        weights = torch.randn(out.shape).to(out.dtype), torch.randn_like(lse)
+        mine = torch.autograd.grad((out, lse), (*given, sinks), weights)
+    right = plain(*given, is_causal=True, sinks=sinks)
+    agree((out, lse), right)
+    assert not out[:, :, :2].any()
+    agree(mine, torch.autograd.grad(right, (*given, sinks), [x.double() for x in weights]))
+
+
+def test_sinks_that_do_not_fit_the_heads_are_refused():
+    with pytest.raises(InvalidOperand, match=r"sinks is torch.float32 of shape \(3,\); q has 4 heads"), tw.emulator():
+        tw.torch.attention(*tensors(), sinks=torch.zeros(3))
 
 
 def test_gradients_lie_as_q_does():

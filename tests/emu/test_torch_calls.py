@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -35,6 +38,53 @@ def test_matmul_differentiates_by_our_kernels_as_it_is_called():
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-4, atol=1e-4)
     for mine, wanted in zip(ours[1], theirs[1], strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_matmul_inside_torch_compile_is_an_operator_of_one_graph():
+    a, b, bias = leaves((9, 17), (17, 13), (13,))
+    compiled = torch.compile(
+        lambda a, b, bias: tw.matmul(a, b, bias=bias, activation="silu") * 2, backend="aot_eager", fullgraph=True
+    )
+    with tw.emulator():
+        ours = gradients_of(compiled, a, b, bias)
+    theirs = gradients_of(lambda a, b, bias: torch.nn.functional.silu(a @ b + bias) * 2, a, b, bias)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
+def test_attention_and_groups_inside_torch_compile_are_operators_of_one_graph():
+    q, (a, b) = torch.randn(1, 2, 16, 32).half(), leaves((8, 16), (2, 16, 8))
+    offs = torch.tensor([3, 8], dtype=torch.int32)
+    compiled = torch.compile(
+        lambda q, a, b, offs: (tw.attention(q, q, q, is_causal=True) * 2, tw.grouped_matmul(a, b, offs) * 2),
+        backend="aot_eager", fullgraph=True,
+    )  # fmt: skip
+    with tw.emulator():
+        seen, groups = compiled(q, a, b, offs)
+    theirs = torch.nn.functional.scaled_dot_product_attention(*[q.float()] * 3, is_causal=True) * 2
+    torch.testing.assert_close(seen.float(), theirs, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(groups, torch.cat([a[:3] @ b[0], a[3:] @ b[1]]) * 2, rtol=1e-4, atol=1e-4)
+
+
+def test_options_that_no_operator_has_break_the_graph_and_give_the_same():
+    a, b, q = torch.randn(9, 17), torch.randn(17, 13), torch.randn(1, 2, 16, 32).half()
+    used = torch.tensor([5], dtype=torch.int32)
+    calls = (
+        lambda: tw.matmul(a, b, out=torch.empty(9, 13), verify=True),
+        lambda: tw.attention(q, q, q, seqused=used, score=lambda s, b, h, i, j: s - abs(i - j)),
+        lambda: tw.attention_backward(q, q, q, q, *tw.attention(q, q, q, return_lse=True))[1],
+    )
+    with tw.emulator():
+        for call in calls:
+            torch.testing.assert_close(torch.compile(call, backend="eager")() * 2, call() * 2, rtol=0, atol=0)
+
+
+def test_a_process_that_never_named_tilewright_torch_can_compile_a_product_whole():
+    code = (
+        "import torch, tilewright as tw\n"
+        "product = torch.compile(lambda a, b: tw.matmul(a, b), backend='eager', fullgraph=True)\n"
+        "print(tuple(product(torch.ones(3, 4), torch.ones(4, 5)).shape))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "(3, 5)\n"
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

@@ -102,6 +102,20 @@ def test_on_the_cpu_it_is_torchs_own_grouped_product_for_every_form():
             torch.testing.assert_close(tw.grouped_matmul(a, b, offs), theirs, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("ends", [[5, 3], [5, 99], [-1, 5], [5]], ids=str)
+def test_ends_that_cannot_be_are_refused_on_the_cpu_too(ends):
+    a, b, offs = torch.randn(8, 4), torch.randn(2, 4, 6), torch.tensor(ends, dtype=torch.int32)
+    with pytest.raises(InvalidOperand, match="offs"):
+        tt.grouped_matmul(a, b, offs)
+
+
+def test_a_grouped_product_with_gradients_takes_dtypes_as_matmul_does():
+    a, b = operands("m")
+    offs = torch.tensor(ENDS, dtype=torch.int32)
+    with tw.emulator():
+        assert tw.grouped_matmul(a, b, offs, out_dtype="f32").dtype == torch.float32
+
+
 def test_options_without_a_gradient_are_refused_with_one():
     a, b = operands("m")
     offs = torch.tensor(ENDS, dtype=torch.int32)

@@ -13,6 +13,7 @@ from tilewright.errors import InvalidOperand, MissingDependency
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import tilewright.torch as tt  # noqa: E402
+from tilewright.torch.models import transformers_attention  # noqa: E402
 
 
 @pytest.fixture
@@ -85,6 +86,21 @@ def test_a_window_and_a_soft_cap_of_transformers_are_kept():
             found = model(ids).logits
             assert emulator.results
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def test_sinks_of_transformers_take_their_share_or_are_refused():
+    """transformers' sdpa, where calls without a kernel go, leaves them out."""
+    module, s_aux = torch.nn.Module(), torch.tensor([0.5, -1.0])
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 2, rows, 32) for rows in (3, 5, 5))
+    scores = torch.cat([query @ key.mT / 32**0.5, s_aux[None, :, None, None].expand(1, 2, 3, 1)], -1)
+    expected = torch.softmax(scores, -1)[..., :-1] @ value
+    with tw.emulator():
+        given = [x.bfloat16() for x in (query, key, value)]
+        found, _ = transformers_attention(module, *given, None, is_causal=False, s_aux=s_aux.bfloat16())
+    torch.testing.assert_close(found.transpose(1, 2).float(), expected, rtol=0.03, atol=0.02)
+    with pytest.raises(InvalidOperand, match=r"no kernel for torch\.float32, and transformers' sdpa leaves sinks out"):
+        transformers_attention(module, query, key, value, None, is_causal=False, s_aux=s_aux)
 
 
 def test_what_has_no_kernel_goes_to_transformers_own(llama):

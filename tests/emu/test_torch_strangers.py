@@ -14,6 +14,7 @@ from torch.nn import functional  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
+from tilewright.errors import InvalidOperand  # noqa: E402
 
 close = torch.testing.assert_close
 
@@ -94,3 +95,9 @@ def test_a_copied_pickled_or_saved_layer_keeps_what_it_promises():
         assert repr(other) == repr(layer)
         assert torch.equal(other(rows(4, 16)), layer(rows(4, 16)))
     torch.nn.Linear(16, 8).load_state_dict(layer.state_dict())
+
+
+def test_a_call_inside_vmap_is_refused_in_words():
+    b = rows(8, 5)
+    with pytest.raises(InvalidOperand, match="instead of vmap pass batches"):
+        torch.func.vmap(lambda x: tw.matmul(x, b))(rows(2, 4, 8))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tilewright.attn import stages
+from tilewright.attn.config import AttentionConfig
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import AttentionConfig
 from tilewright.attn.rungs import find_attention_rung
 from tilewright.attn.split import SplitConfig
 from tilewright.emu import Emulator

@@ -17,7 +17,7 @@ from tilewright.attn.call import read_attention
 from tilewright.errors import DeviceError
 from tilewright.gemm import rows, warm
 from tilewright.gemm.call import Options, read_call
-from tilewright.jit import device, device_calls
+from tilewright.jit import device, device_calls, gpu_executor
 from tilewright.run import libraries
 from tilewright.run.ready import Ready
 from tilewright.run.runner import Ran
@@ -142,7 +142,7 @@ def test_what_was_launched_is_waited_for_also_where_a_later_launch_raises(waited
 def test_a_remembered_call_that_fails_gives_back_what_it_borrowed(waited, monkeypatch):
     given_back = []
     gpu = types.SimpleNamespace(borrow=lambda nbytes: 4096, give_back=given_back.append)
-    monkeypatch.setattr(device, "executor_for", lambda ordinal: gpu)
+    monkeypatch.setattr(gpu_executor, "executor_for", lambda ordinal: gpu)
     monkeypatch.setattr(device, "bound_to", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(Remembered, "start", lambda *at: (_ for _ in ()).throw(DeviceError("no")))
     known = warm.WarmProduct(Remembered(0, (), 512), (4, 4), (4, 1), "f32", 64, 64, 0, 64, False)

@@ -117,7 +117,8 @@ def main() -> int:
     if given.emulator:
         executor, where = Emulator(), {"gpu": "emulator", "machine_kind": "emulator"}
     else:
-        from tilewright.jit.device import device, executor_for
+        from tilewright.jit.device import device
+        from tilewright.jit.gpu_executor import executor_for
 
         executor, where = executor_for(), {"gpu": device(0).name, "machine_kind": "gpu"}
     arch = executor.arch.name

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilewright.attn.config import D_HEADS
 from tilewright.attn.hopper import HOPPER_RUNGS, ONLY_ON, HopperConfig
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import D_HEADS
 from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
-from tilewright.jit.device import bound_to, executor_for
+from tilewright.jit.device import bound_to
+from tilewright.jit.gpu_executor import executor_for
 from tilewright.lab.attention import AttentionStep, prepare_attention, run_attention_checked
 from tilewright.lab.attention_gpu import launches_of, make_buffers
 

@@ -8,9 +8,9 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.arrays.device_array import DeviceArray
-from tilewright.jit import device as device_module
-from tilewright.jit import limits
-from tilewright.jit.device import bound_to, check, driver, executor_for
+from tilewright.jit import limits, loaded
+from tilewright.jit.device import bound_to, check, driver
+from tilewright.jit.gpu_executor import executor_for
 
 
 def test_memory_and_modules_given_back_during_a_capture_leave_it_whole(gpu, monkeypatch):
@@ -26,7 +26,7 @@ def test_memory_and_modules_given_back_during_a_capture_leave_it_whole(gpu, monk
         check(api.cuStreamBeginCapture(stream, mode), "starting a capture")
         del array
         gc.collect()
-        device_module._unload_retired()
+        loaded._unload_retired()
         graph = check(api.cuStreamEndCapture(stream), "ending a capture")
         check(api.cuGraphDestroy(graph), "closing a graph")
         check(api.cuStreamDestroy(stream), "closing a stream")
@@ -42,7 +42,7 @@ def test_a_graph_is_replayed_right_after_its_kernel_was_dropped_from_memory(gpu,
         tw.matmul(a, b, out=out)
     for number in range(1, 10):
         tw.matmul(a, b, rung=f"f{number:02}")
-    device_module._unload_retired()
+    loaded._unload_retired()
     out.zero_()
     graph.replay()
     torch.testing.assert_close(out, a @ b, rtol=1e-3, atol=1e-3)

@@ -179,7 +179,7 @@ def test_the_operator_passes_torchs_checks_on_a_gpu(gpu, torch):
 TURNED = [
     GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8),
     GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8),
-    GemmConfig(256, 160, 64, warp_m=32, warp_n=160, stages=4, group_m=8),
+    GemmConfig(256, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8),
     GemmConfig(64, 64, 64, warp_m=16, warp_n=64, stages=6, group_m=8, min_blocks=2),
 ]
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tilewright.jit import compile_source
-from tilewright.jit.device import GpuExecutor, encode_for_driver
+from tilewright.jit.gpu_executor import GpuExecutor
 from tilewright.jit.launch import Launch
+from tilewright.jit.loaded import encode_for_driver
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "emu"))
 from hopper_gemm import SHARED, SOURCE, maps_of, operands, product, wide

@@ -141,6 +141,14 @@ def test_autocast_casts_as_torchs_linear_does():
         assert layer(x).dtype == torch.bfloat16
 
 
+def test_autocast_casts_operands_of_attention_that_an_earlier_call_had_as_they_are():
+    q, k, v = (values(1, 4, 64, 64, dtype=torch.float16) for _ in range(3))
+    for _ in range(2):
+        assert tt.scaled_dot_product_attention(q, k, v).dtype == torch.float16
+    with torch.autocast("cuda", torch.bfloat16):
+        assert tt.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+
+
 # --- with something fused ---------------------------------------------------------------------------------------------
 
 

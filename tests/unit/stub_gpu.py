@@ -22,7 +22,7 @@ from fake_driver import Board
 from tilewright.gemm import warm, warm_host, warm_layer
 from tilewright.gemm.params import LAYOUTS
 from tilewright.jit import device as device_module
-from tilewright.jit import device_calls, staging
+from tilewright.jit import device_calls, gpu_executor, loaded, staging
 from tilewright.plan.tables import results_changed
 
 
@@ -213,11 +213,11 @@ def _forget() -> None:
     from tilewright.jit.limits import Recent
     from tilewright.run import ready
 
-    for cached in (device_module.device, device_module.executor_for, device_module.pool_of, device_module._encoding):
+    for cached in (device_module.device, gpu_executor.executor_for, gpu_executor.pool_of, loaded._encoding):
         cached.cache_clear()
-    device_module._modules = Recent(device_module._modules._limit)
-    device_module._prepared = Recent(device_module._prepared._limit)
-    device_module.Module.retired.clear()
+    loaded._modules = Recent(loaded._modules._limit)
+    gpu_executor._prepared = Recent(gpu_executor._prepared._limit)
+    loaded.Module.retired.clear()
     staging._idle.clear()
     ready._kept = Recent(ready._kept._limit)
     rows._weights = Recent(rows._weights._limit)

@@ -12,10 +12,11 @@ import pytest
 import tilewright as tw
 from tilewright.arrays.view import as_operand
 from tilewright.attn.call import padded_head, read_attention, read_attention_varlen
+from tilewright.attn.config import AttentionConfig
 from tilewright.attn.cu_seqlens import Starts, length_of
 from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem, BiasRows, HeadRows
-from tilewright.attn.rung import AttentionAddresses, AttentionConfig
+from tilewright.attn.rung import AttentionAddresses
 from tilewright.attn.stages import _ARGS, COPY_ROWS, RowCopy, StridedRows
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
 from tilewright.gpus import GPUS
@@ -110,10 +111,8 @@ REFUSED = [
     (lambda: read_attention(Q, K, K, scale=float("inf")), "scale=inf must be a finite number"),
     (lambda: read_attention(Q, K, K, scale="1"), "scale='1' is not a number"),
     (lambda: read_attention(Q, K, K, bias=zeros(29)), "bias (29,) does not broadcast to the scores (2, 4, 10, 30)"),
-    (
-        lambda: read_attention(Q, K, K, bias=np.zeros(30, bool)),
-        "is bool; attention takes float32, or float16 as q is",
-    ),
+    (lambda: read_attention(Q, K, K, is_causal="no"), "is_causal='no' is not True or False"),
+    (lambda: read_attention(Q, K, K, return_lse=None), "return_lse=None is not True or False"),
     (
         lambda: read_attention(Q, K, K, bias=np.zeros(30, np.uint8)),
         "For a mask, pass bias.astype(bool): its zeros and ones would be added to the scores. For scores, pass",
@@ -167,6 +166,8 @@ PACKED = [
     ([0, 6, 5, 10], [0, 1, 2, 3], {}, "its steps are -1 at least"),
     ([0.0, 10.0], [0, 12], {}, "cu_seqlens_q must hold integers"),
     ([[0, 10]], [0, 12], {}, "shape (1, 2)"),
+    ([0, [10]], [0, 12], {}, "cu_seqlens_q must hold integers"),
+    ([0, 10], [0, 12], {"batch_invariant": "no"}, "batch_invariant='no' is not True or False"),
     ([0, 10], [0, 12], {"max_seqlen_q": 9}, "max_seqlen_q=9 is less than the longest entry, 10"),
     ([0, 10], [0, 12], {"max_seqlen_k": "12"}, "max_seqlen_k='12' must be an integer"),
 ]
@@ -248,8 +249,10 @@ def test_numpy_arrays_without_a_gpu_are_refused_with_a_way_out(monkeypatch):
 
 @pytest.mark.parametrize(
     ("d", "rows", "is_causal", "tile"),
-    [(64, 128, False, (128, 128)), (64, 384, True, (192, 64)), (64, 512, True, (128, 64)), (128, 192, False, (128, 64)),
-     (128, 512, True, (128, 64)), (128, 512, False, (128, 128)), (128, 1024, True, (128, 128))],
+    [(64, 128, False, (128, 128)), (64, 256, True, (128, 64)), (64, 512, True, (192, 64)), (64, 640, True, (192, 64)),
+     (64, 2048, True, (192, 64)), (64, 2048, False, (192, 96)), (64, 4096, True, (192, 96)),
+     (128, 192, False, (128, 64)), (128, 256, True, (128, 64)), (128, 512, True, (192, 64)),
+     (128, 512, False, (128, 128)), (128, 2048, True, (192, 64)), (128, 4096, True, (128, 128))],
 )  # fmt: skip
 def test_short_rows_take_the_tiles_measured_for_them(d, rows, is_causal, tile):
     problem = AttentionProblem.dense(16384 // rows, 2048 // d, rows, rows, d, is_causal=is_causal)

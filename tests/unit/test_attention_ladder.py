@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright import emu
+from tilewright.attn.config import D_HEADS, AttentionConfig
 from tilewright.attn.problem import AttentionProblem, BiasRows, HeadRows
-from tilewright.attn.rung import _ARGS, D_HEADS, AttentionAddresses, AttentionConfig
+from tilewright.attn.rung import _ARGS, AttentionAddresses
 from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.gpus import find_arch

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 import pytest
 
+from tilewright.attn.config import AttentionConfig
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import AttentionConfig
 from tilewright.attn.rungs import find_attention_rung
 from tilewright.errors import MissingDependency
 from tilewright.gpus import find_arch

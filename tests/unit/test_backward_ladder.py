@@ -15,8 +15,8 @@ from tilewright.attn.backward_kernels import _ARGS, WalkKernel, compile_part, co
 from tilewright.attn.backward_plan import plan_backward
 from tilewright.attn.backward_problem import BackwardProblem
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
+from tilewright.attn.config import D_HEADS
 from tilewright.attn.problem import AttentionProblem, HeadRows
-from tilewright.attn.rung import D_HEADS
 from tilewright.errors import ConfigRejected
 from tilewright.gpus import find_arch
 from tilewright.jit import use_executor

@@ -201,6 +201,12 @@ def test_arrays_differ_beyond_the_tolerance_of_their_type(got, want, same):
     assert (differences("y", got, want) == "") == same
 
 
+def test_a_reference_may_loop_over_arguments():
+    reference = Reference.of("y = np.stack([x[k] * n for k in range(2)])")
+    x = np.ones((2, 3), np.float32)
+    assert reference.wrong({"x": x, "n": 2, "y": x}, {"y": 2 * x}, None) == ""
+
+
 def test_a_reference_names_one_buffer():
     assert Reference.of("y = x == 2").expression == "x == 2"
     with pytest.raises(InvalidOperand):
@@ -269,3 +275,24 @@ def test_watch_runs_again_on_each_change_and_shows_what_does_not_compile(tmp_pat
     assert "expected an expression" in captured.err
     assert captured.out.count("No fault, and the result is right.") == 1
     assert captured.err.count("Waiting for a change") == 4
+
+
+def test_check_watches_as_well(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "k.cu"
+    lines = "// check: grid 1\n// check: block 1\n// check: arg a = i32[1]=zeros\n// check: reference a = a + 3\n"
+    versions = iter(["a[0] = 3;"])
+
+    def change(seconds: float) -> None:
+        body = next(versions, None)
+        if body is None:
+            raise KeyboardInterrupt
+        file.write_text(f"{lines}__global__ void k(int *a) {{ {body} }}\n")
+
+    file.write_text(f"{lines}__global__ void k(int *a) {{ a[0] = 2; }}\n")
+    monkeypatch.setattr("time.sleep", change)
+    monkeypatch.setattr(sys, "argv", ["tilewright", "check", str(file), "--watch"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    captured = capsys.readouterr()
+    assert left.value.code == 0
+    assert captured.out.index("k: FAILED") < captured.out.index("k: passed, 100 of 100")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.cli import main
 from tilewright.errors import TilewrightError
 from tilewright.lab.record import json_result
 
@@ -82,7 +83,8 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_every_command_that_prints_results_offers_json(tmp_path):
+def test_every_command_that_prints_results_offers_json(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "axpy.cu").write_text(AXPY)
     arguments = "--arg f32[64]=ones --arg f32[64]=nan --arg f32=2 --arg i32=64"
     (tmp_path / "README.md").write_text("no tables\n")
@@ -99,11 +101,13 @@ def test_every_command_that_prints_results_offers_json(tmp_path):
         "ladder gemm --emulator --rungs f02 --size 32": 0,
         "ladder attention --emulator --rungs a02 --seqlen 32 --d-head 32": 0,
     }.items():
-        done = shell(f"{TILEWRIGHT} {command} --json -", tmp_path)
-        assert done.returncode == 0, done.stderr
-        value = json.loads(done.stdout)
-        assert value[key] is not None, command
-        assert done.stderr, "the table goes to standard error"
+        monkeypatch.setattr(sys, "argv", ["tilewright", *command.split(), "--json", "-"])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capfd.readouterr()
+        assert left.value.code == 0, printed.err
+        assert json.loads(printed.out)[key] is not None, command
+        assert printed.err, "the table goes to standard error"
 
 
 def test_a_fault_is_json_too(tmp_path):

@@ -74,7 +74,7 @@ def test_help_has_examples(run, command):
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
         (("page", "--out", "nowhere/page.html"), "there is no folder nowhere"),
-        (("profile", "f99"), "neither a rung"),
+        (("profile", "f99"), "is not a rung"),
         (("profile", "f09", "flash"), "not both"),
         (("new", "mine.txt"), "name it mine.cu"),
         (("check", "nowhere.cu"), "tilewright new nowhere.cu"),
@@ -164,11 +164,13 @@ def test_a_new_kernel_is_checked_and_scored(run, tmp_path, monkeypatch):
     assert 'failures="0"' in (tmp_path / "j.xml").read_text()
     text = (tmp_path / "mine.cu").read_text()
     (tmp_path / "mine.cu").write_text(text.replace("y[column", "y[1 + column"))
-    status, out, err = run("check", "mine.cu", "--json", "-", "--junit", "j.xml")
+    status, out, err = run("check", "mine.cu", "--json", "-", "--junit", "j.xml", "--sarif", "s.sarif")
     assert status == 1
     assert json.loads(out)["score"] == 0
     assert "FAULT" in err
     assert 'failures="1"' in (tmp_path / "j.xml").read_text()
+    (sarif,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    assert "out_of_bounds" in {result["ruleId"] for result in sarif["results"]}
 
 
 def test_times_need_a_gpu_and_say_so(run, tmp_path, monkeypatch):

@@ -21,9 +21,10 @@ from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import ARCHS, GPUS, arch_of
 from tilewright.jit import device as device_module
-from tilewright.jit import limits, nvrtc
-from tilewright.jit.device import GpuExecutor, Prepared
+from tilewright.jit import gpu_executor, limits, loaded, nvrtc
+from tilewright.jit.gpu_executor import GpuExecutor
 from tilewright.jit.launch import Launch
+from tilewright.jit.loaded import Prepared
 
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 
@@ -91,10 +92,10 @@ def api(monkeypatch) -> FakeDriver:
     monkeypatch.setattr(device_module, "driver", lambda: api)
     monkeypatch.setattr(device_module, "device", lambda ordinal: where)
     monkeypatch.setattr(device_module, "bound_to", lambda ordinal: nullcontext())
-    monkeypatch.setattr(device_module, "_modules", limits.Recent(limits.kernels))
-    monkeypatch.setattr(device_module.Module, "retired", [])
-    monkeypatch.setattr(device_module, "pool_of", lru_cache(device_module.pool_of.__wrapped__))
-    monkeypatch.setattr(device_module, "executor_for", lru_cache(device_module.executor_for.__wrapped__))
+    monkeypatch.setattr(loaded, "_modules", limits.Recent(limits.kernels))
+    monkeypatch.setattr(loaded.Module, "retired", [])
+    monkeypatch.setattr(gpu_executor, "pool_of", lru_cache(gpu_executor.pool_of.__wrapped__))
+    monkeypatch.setattr(gpu_executor, "executor_for", lru_cache(gpu_executor.executor_for.__wrapped__))
     return api
 
 
@@ -144,7 +145,7 @@ def test_a_module_that_was_launched_into_a_graph_stays_loaded(api, monkeypatch):
 def test_graphs_of_the_stopwatch_do_not_keep_modules(api, monkeypatch):
     monkeypatch.setenv(limits.KERNELS_VARIABLE, "1")
     api.capturing = {7}
-    monkeypatch.setattr(device_module, "private_captures", {7})
+    monkeypatch.setattr(loaded, "private_captures", {7})
     for number in range(1, 5):
         prepared(number).launch(b"", 7, ())
     assert 1 in modules_unloaded(api)
@@ -161,7 +162,7 @@ def test_memory_that_the_garbage_collector_frees_ends_no_capture(api):
 
 def test_an_array_may_go_while_another_is_given_memory(api):
     first = DeviceArray(GpuExecutor(), (4, 4), "f32")
-    pool = device_module.pool_of(0)
+    pool = gpu_executor.pool_of(0)
     with pool._guard:  # as when the garbage collector runs in the middle of Pool.take
         del first
         gc.collect()

@@ -1,9 +1,10 @@
-"""Commands in fenced blocks of the pages: each is one that the command line takes, options and all."""
+"""Commands of the pages: each is one that the command line takes, options and all, and runs as it stands."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,36 @@ def test_every_command_of_a_page_is_taken(page):
             if re.search(r"file '\w+\.cu' does not exist", str(error)):  # the reader's own
                 continue
             pytest.fail(f"{page}: {text}: {type(error).__name__}: {error}")
+
+
+UNTRIED = re.compile(
+    r"tilewright (?:bench|profile|tune --(?:shapes|attention)(?!.*--dry-run)"  # a GPU
+    r"|report --write|tune --export|tune --merge"  # changes the pages; results of a GPU
+    r"|ladder(?! gemm --rungs f01\.\.f03)|inspect a09 --space"  # minutes; other tests climb
+    r"|emulate (?:mean|softmax_forward|axpy)\.cu|inspect mine\.cu --entry 'scale)"  # the reader's own files
+)
+"""Commands that are only parsed here."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if next(commands((ROOT / page).read_text()), None)])
+def test_every_command_of_a_page_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
+    """In the page's order, in one folder; a kernel that does not pass its check yet is an answer too."""
+    monkeypatch.chdir(tmp_path)
+    new_kernel(tmp_path / "mine.cu")
+    for beside in (ROOT / page).parent.glob("*.cu"):
+        shutil.copy(beside, tmp_path)
+    done = set()
+    for text in commands((ROOT / page).read_text()):
+        if text in done or UNTRIED.match(text):
+            continue
+        done.add(text)
+        words = shlex.split(text, comments=True)[1:]
+        if words[:2] == ["new", "mine.cu"]:
+            (tmp_path / "mine.cu").unlink()
+        monkeypatch.setattr(sys, "argv", ["tilewright", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code in ((0, None, 1) if words[0] == "check" else (0, None)), (text, capsys.readouterr().err)
 
 
 def sessions() -> Iterator[tuple[str, list[str]]]:

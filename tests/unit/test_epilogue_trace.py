@@ -172,13 +172,13 @@ def test_parameters_and_operands_must_match():
     [
         (
             {"bias": np.ones(8, np.float32)},
-            "bias (8,) does not broadcast to the result's shape (8, 6) (one number a col",
+            "bias (8,) does not broadcast to the result's shape (8, 6) (one number per col",
         ),
-        ({"row_scale": np.ones(6, np.float32)}, "one number a row: (8,) or (8, 1)"),
+        ({"row_scale": np.ones(6, np.float32)}, "one number per row: (8,) or (8, 1)"),
         ({"residual": X.T}, "residual (6, 8) does not broadcast"),
         ({"bias": np.ones(6, np.int64)}, "bias (shape (6,)) has dtype int64"),
         ({"bias": 1.0}, "bias=1.0 is a number, not an array"),
-        ({"row_scale": X}, "row_scale (8, 6) does not broadcast to the result's shape (8, 6) (one number a row"),
+        ({"row_scale": X}, "row_scale (8, 6) does not broadcast to the result's shape (8, 6) (one number per row"),
         ({"epilogue": lambda acc, x: acc + x, "x": np.ones((2, 8, 6), np.float32)}, "x (2, 8, 6) does not broadcast"),
         ({"epilogue": lambda acc, x: acc + x, "x": "text"}, "x is of type str"),
     ],
@@ -350,7 +350,7 @@ def test_explain_tells_the_epilogue_and_how_its_operands_lie():
                           s=np.ones((8, 1), np.float16), x=X))  # fmt: skip
     line = next(line for line in text.splitlines() if line.startswith("epilogue"))
     assert "(silu(acc) * s) + (x * row)" in line
-    assert "s: f16, one a row" in text.replace("\n         ", " ")
+    assert "s: f16, one per row" in text.replace("\n         ", " ")
     assert "row: an index" in text.replace("\n         ", " ")
     assert "epilogue" not in str(tw.explain(A, B, gpu="H200"))
 

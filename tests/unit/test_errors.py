@@ -57,6 +57,8 @@ def test_a_misspelt_keyword_of_matmul_is_answered_with_the_nearest():
         ("attention", {"is_casual": True}, "is_causal"),
         ("attention_varlen", {"is_casual": True}, "is_causal"),
         ("attention_backward", {"determinstic": True}, "deterministic"),
+        ("explain_attention", {"is_casual": True}, "is_causal"),
+        ("explain_attention_backward", {"is_casual": True}, "is_causal"),
         ("grouped_matmul", {"out_dtyp": "bf16"}, "out_dtype"),
         ("quantize", {"blok": (1, 128)}, "block"),
         ("emulate", {"gird": 4}, "grid"),
@@ -72,7 +74,13 @@ def test_a_misspelt_keyword_is_a_type_error_that_names_the_nearest(called, optio
 
     import tilewright as tw
 
-    given = [None] * {"attention": 3, "attention_varlen": 5, "attention_backward": 6}.get(called, 2)
+    given = [None] * {
+        "attention": 3,
+        "attention_varlen": 5,
+        "attention_backward": 6,
+        "explain_attention": 3,
+        "explain_attention_backward": 3,
+    }.get(called, 2)
     with pytest.raises(TypeError, match=rf"Did you mean '{meant}'\?"):
         operator.attrgetter(called)(tw)(*([] if called.startswith(("lab", "emulat")) else given), **options)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.gemm.options import CONFIGS
+from tilewright.gemm.presets import CONFIGS
 from tilewright.gemm.problem import Epilogue, FusedOperand, GemmProblem, Matrix
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.rungs.fp8 import FP8_RUNGS

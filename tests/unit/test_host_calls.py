@@ -212,7 +212,7 @@ def test_a_library_without_a_way_to_repeat_a_product_is_none_the_worse(monkeypat
     def old(name):
         raise AttributeError("module 'jax' has no attribute 'ffi'")
 
-    monkeypatch.setattr(foreign, "import_module", old)
+    monkeypatch.setattr(foreign.frameworks, "load", old)
     foreign.note("jax", normal(4, 4), normal(4, 4), Options(), None)
     assert foreign.repeat(normal(4, 4), normal(4, 4), Options(), None) is MISS
 
@@ -231,6 +231,16 @@ def test_another_folder_of_tuned_results_drops_plans_and_remembered_calls(board,
     monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "other"))
     tw.matmul(a, b)
     assert planned == [1]
+
+
+def test_a_call_made_right_after_the_folder_of_tuned_results_changed_is_remembered(board, monkeypatch, tmp_path):
+    a, b, out = (Interface(aligned(64, 64)) for _ in range(3))
+    tables.look()
+    monkeypatch.setattr(tables, "_next_look", float("inf"))  # as if the look had been just now
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path))
+    tw.matmul(a, b, out=out)
+    no_planning(monkeypatch)
+    tw.matmul(a, b, out=out)
 
 
 def test_remembered_calls_and_what_weights_know_are_bounded(board, monkeypatch):

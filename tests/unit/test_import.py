@@ -94,6 +94,16 @@ def module_of(path: Path) -> str:
 FILES = {module_of(path): path for path in PACKAGE.rglob("*.py")}
 
 
+def loaded_by(call: ast.Call, folder: list[str]) -> set[str]:
+    """The module of the package that a call of import_module names; "?" where only running it would tell."""
+    name = call.args[0]
+    if not isinstance(name, ast.Constant):
+        return {"?"}
+    if name.value.startswith("."):
+        return {".".join([*folder, name.value.lstrip(".")])}
+    return {name.value.removeprefix("tilewright.")} if name.value.startswith("tilewright.") else set()
+
+
 def imports(module: str) -> set[str]:
     """The package's modules that a module imports, at load or later, as names below tilewright; not for types alone."""
     tree = ast.parse(FILES[module].read_text())
@@ -112,6 +122,8 @@ def imports(module: str) -> set[str]:
         if isinstance(node, ast.Import):
             named = [name.name for name in node.names if name.name.startswith("tilewright.")]
             found |= {name.removeprefix("tilewright.") for name in named}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= loaded_by(node, folder)
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 base = [*folder[: len(folder) - node.level + 1], *(node.module or "").split(".")]

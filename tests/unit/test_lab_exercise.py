@@ -9,10 +9,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.emu import Emulator
-from tilewright.errors import InvalidOperand, WrongResult
-from tilewright.lab.exercise import read_exercise, whole
+from tilewright.errors import CompileError, InvalidOperand, WrongResult
+from tilewright.lab.exercise_lines import read_exercise
+from tilewright.lab.expression import whole
 from tilewright.lab.own_timing import find_opponent, judge, place, product_of
-from tilewright.lab.starters import FREE, STARTERS
+from tilewright.lab.starters import FREE, STARTERS, new_kernel
 
 LESSONS = Path(__file__).parents[2] / "docs" / "learn"
 
@@ -67,7 +68,9 @@ def test_the_exercise_of_a_lesson_passes_with_its_solution_and_not_before(tmp_pa
     exercise = tw.lab.new_kernel(tmp_path / f"{kind}.cu", kind)
     solution = LESSONS / "solutions" / f"{kind}.cu"
     assert not tw.lab.check_kernel(exercise).passed
-    assert tw.lab.check_kernel(solution).passed
+    solved = tw.lab.check_kernel(solution)
+    assert solved.passed
+    assert " 0 sectors" not in str(solved), "bulk copies move something too"
     rules = [line for line in solution.read_text().splitlines() if line.startswith("// check:")]
     assert rules == [line for line in exercise.read_text().splitlines() if line.startswith("// check:")]
     assert any(f"--kind {kind}" in lesson.read_text() for lesson in LESSONS.glob("*.md"))
@@ -90,6 +93,14 @@ def test_a_tile_gives_the_transpose_its_points_and_a_pitch_those_of_its_conflict
     assert padded.score == 100
 
 
+def test_sums_of_blocks_that_meet_in_one_number_need_a_sector_each(file):
+    body = "__global__ void total(const float* x, float* sum) { atomicAdd(sum, x[threadIdx.x]); }\n"
+    lines = ["grid 4", "block 32", "arg x = f32[32]=random", "arg sum = f32[1]=zeros", "reference sum = 4 * x.sum()",
+             "tolerance 1e-4"]  # fmt: skip
+    found = tw.lab.check_kernel(file("".join(f"// check: {line}\n" for line in lines) + body))
+    assert (marks(found)["coalescing"], found.costly) == ((10, 10), ())
+
+
 def test_a_wrong_kernel_scores_nothing_and_says_where(file):
     found = tw.lab.check_kernel(file(SCALE.replace("a * x[i]", "x[i]")))
     assert (found.passed, found.score) == (False, 0)
@@ -100,6 +111,8 @@ def test_a_fault_scores_nothing_and_is_reported(file):
     found = tw.lab.check_kernel(file(SCALE.replace("if (i < n)", "if (i < n + 1)").replace("grid n / 128", "grid 3")))
     assert (found.passed, found.score) == (False, 0)
     assert "out_of_bounds" in found.hazards[0]
+    assert "out_of_bounds" in str(found)
+    assert "white-space: pre-wrap" in found._repr_html_(), "its lines stay lines in a notebook"
 
 
 def test_a_goal_can_ask_for_a_score(file):
@@ -113,6 +126,44 @@ def test_a_goal_can_ask_for_a_score(file):
     assert found.marks[0].points == 60
     assert (found.passed, found.least_score) == (False, 95)
     assert tw.lab.check_kernel(file(text.replace("score 95", "score 60"))).passed
+
+
+def test_a_file_can_ask_for_an_instruction(file):
+    text = SCALE.replace("// check: block", "// check: uses ld.global\n// check: uses shfl.sync\n// check: block")
+    found = tw.lab.check_kernel(file(text))
+    assert (found.passed, found.score) == (False, 0)
+    assert (found.wrong, found.without) == ((), ("shfl.sync",))
+    assert "its results are right, without shfl.sync" in str(found)
+    assert tw.lab.banks_of(file(text)).wavefronts == 0, "what it executes is counted all the same"
+
+
+def test_a_result_without_the_lessons_instruction_scores_nothing(tmp_path):
+    """y = x without ldmatrix has no conflicts either."""
+    path = new_kernel(tmp_path / "swizzle.cu", "swizzle")
+    head = path.read_text().split("__device__")[0]
+    path.write_text(
+        head + "__global__ void swizzle(const void* x, void* y) {\n"
+        "  for (int i = threadIdx.x; i < 128; i += 32) ((uint4*)y)[i] = ((const uint4*)x)[i];\n}\n"
+    )
+    found = tw.lab.check_kernel(path)
+    assert (found.passed, found.score) == (False, 0)
+    assert found.without == ("ldmatrix",)
+
+
+def test_headers_may_lie_in_another_folder(file, tmp_path):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "scale.cuh").write_text("__device__ inline float by(float a, float x) { return a * x; }\n")
+    text = SCALE.replace("a * x[i]", "by(a, x[i])").replace("__global__", '#include "scale.cuh"\n__global__', 1)
+    with pytest.raises(CompileError, match="// check: include FOLDER"):
+        tw.lab.check_kernel(file(text))
+    path = file("// check: include include\n" + text)
+    assert tw.lab.check_kernel(path).passed
+    assert tw.lab.inspect(path).registers > 0
+    assert "\nn = 256: 0 wavefronts" in str(tw.lab.banks_of(path))
+    fixed = path.read_text().replace("// check: let n = 256\n", "").replace("[n]", "[256]").replace("n / 128", "2")
+    assert "\n0 wavefronts" in str(tw.lab.banks_of(file(fixed.replace("arg n = n", "arg n = 256"))))
+    with pytest.raises(InvalidOperand, match=r"mine.cu:1: // check: include nowhere: there is no folder"):
+        tw.lab.check_kernel(file("// check: include nowhere\n" + text))
 
 
 def test_sizes_can_be_replaced(file):

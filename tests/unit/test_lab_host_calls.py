@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.lab import host_calls
+from tilewright.lab import host_calls, host_pairs
 from tilewright.lab.host_calls import (
     CALLS,
     FIRST_PLAN,
@@ -110,7 +110,7 @@ def test_the_first_plan_of_a_process_is_timed(monkeypatch):
 @pytest.mark.parametrize("call", [name for name in CALLS if not name.startswith(("CuPy", "JAX"))])
 def test_our_call_and_the_librarys_agree_on_the_emulator(call, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(host_calls, "NEW_MS", 3)
+    monkeypatch.setattr(host_pairs, "NEW_MS", 3)
     with tw.emulator():
         made = CALLS[call]("cpu")
         assert agree(made) == ""

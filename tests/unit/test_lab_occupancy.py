@@ -12,7 +12,7 @@ import pytest
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import ARCHS, GPUS, occupancy
 from tilewright.jit import Resources
-from tilewright.lab.bounds import bound, compulsory, tiled_bytes
+from tilewright.lab.bounds import bound, tiled_bytes
 
 
 def using(registers: int, shared: int = 0) -> Resources:
@@ -132,9 +132,3 @@ def test_the_lower_roof_bounds():
     assert below.tflops == pytest.approx(gpu.ffma_tflops / 2)
     assert above.tflops == pytest.approx(gpu.ffma_tflops)
     assert bound(1e9, gpu, peak_tflops=3.0).tflops == 3.0
-
-
-def test_a_thin_product_is_bound_by_memory_and_a_square_one_is_not():
-    gpu = GPUS["A100"]
-    assert compulsory(GemmProblem.dense(4096, 1, 4096), gpu).roof == "memory"
-    assert compulsory(GemmProblem.dense(4096, 4096, 4096), gpu).roof == "compute"

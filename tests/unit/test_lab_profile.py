@@ -7,10 +7,12 @@ import json
 import pytest
 
 from tilewright.errors import InvalidOperand, MissingDependency, TilewrightError
+from tilewright.gpus import find_gpu
 from tilewright.lab import profiling
 from tilewright.lab.counters import STALLS
 from tilewright.lab.profiled import Target, read_target
 from tilewright.lab.profiling import HOPPER, KNOWN, MORE, Agreement, ProfileReport, longest, profile_of, targets, watch
+from tilewright.lab.starters import new_kernel
 
 
 def page(*kernels: dict[str, float], metrics: dict[str, str] | None = None) -> str:
@@ -25,12 +27,39 @@ def page(*kernels: dict[str, float], metrics: dict[str, str] | None = None) -> s
 
 
 @pytest.mark.parametrize(
-    "names", [("f09",), ("h13", "cublas"), ("t02",), ("a17", "flash"), ("cudnn",), ("cublas",)]
+    "names",
+    [("f09",), ("h13", "cublas"), ("t02",), ("a17", "flash"), ("cudnn",), ("cublas",), ("f09:tile_k=8", "f09"),
+     ("a07:(128, 64, 64, 4): load_0_2_2_fragments",)],
 )  # fmt: skip
-def test_a_target_survives_being_written_as_one_word(names):
+def test_a_target_survives_being_written_as_one_argument(names):
     for target in targets(names, size=512, causal="a17" in names):
         assert read_target(target.spec) == target
-        assert " " not in target.spec
+
+
+def test_a_file_is_profiled_with_its_sizes_and_next_to_it_a_product_of_them(tmp_path):
+    mine = new_kernel(tmp_path / "my own.cu", "matmul")
+    own, cublas, rung = targets([str(mine), "cublas", "f09:tile_k=8"], sizes={"n": 512})
+    assert read_target(own.spec) == own
+    assert own.problem.sizes["n"] == 512
+    assert cublas.problem == rung.problem
+    assert (rung.problem.m, rung.problem.n, rung.problem.dtype, rung.config) == (512, 512, "f32", "tile_k=8")
+    with pytest.raises(InvalidOperand, match="sizes replace those"):
+        targets(["f09"], sizes={"n": 512})
+
+
+def test_a_files_counts_are_compared_with_the_emulators(tmp_path, monkeypatch):
+    (own,) = targets([str(new_kernel(tmp_path / "mine.cu"))], sizes={"n": 8192})
+    asked = []
+
+    def read_once(target, metrics):
+        asked.append(target.problem.sizes["n"])
+        return "transpose", dict.fromkeys(metrics, 8.0)
+
+    monkeypatch.setattr(profiling, "read_once", read_once)
+    found = profiling._ratios(own, 256, find_gpu("H200"))
+    assert asked == [128]  # the sizes that the file says: the emulator's
+    assert found["sectors_per_load"] == {"hardware": 1.0, "emulator": 4.0}
+    assert found["sectors_per_store"] == {"hardware": 1.0, "emulator": 32.0}
 
 
 def test_all_kernels_have_the_first_rungs_problem():
@@ -41,7 +70,7 @@ def test_all_kernels_have_the_first_rungs_problem():
     assert targets(["f09"], dtype="f32")[0].problem.m == 4096
 
 
-@pytest.mark.parametrize(("names", "word"), [(["f99"], "neither a rung"), (["f09", "a17"], "not both")])
+@pytest.mark.parametrize(("names", "word"), [(["f99"], "is not a rung"), (["f09", "a17"], "not both")])
 def test_what_cannot_be_profiled_together_is_refused(names, word):
     with pytest.raises(InvalidOperand, match=word):
         targets(names)

@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ConfigRejected, InvalidOperand, MissingDependency
 from tilewright.jit.source import CUDA_ROOT
-from tilewright.lab.rung_source import ptx_by_line
+from tilewright.lab.kernel_source import ptx_by_line
 from tilewright.lab.sass import find_disassembler
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tilewright.cli import main
+from tilewright.gpus import find_gpu
 from tilewright.lab import fingerprint
 from tilewright.lab.fingerprint import (
     CHANGED,
     NO_SUITE,
     REDEFINED,
     REFITTED,
+    REPLANNED,
     UNKNOWN,
     kernel_hash,
     rungs_of,
@@ -92,6 +94,34 @@ def test_a_suite_that_is_defined_anew_makes_its_records_stale():
     assert why_stale(record(), SUITE) == UNKNOWN
 
 
+PRODUCT = {"m": 512, "n": 512, "k": 512, "layout": "nt", "dtype": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        ("beside-torch", PRODUCT),
+        ("times", PRODUCT | {"planned": True}),
+        ("fp8", {"m": 64, "n": 256, "k": 256, "scales": "tensor"}),
+        ("grouped", {"form": "rows", "groups": 2, "sizes": 64, "n": 256, "k": 256, "layout": "nn", "dtype": "bf16"}),
+        ("attention", {"batch": 1, "heads": 4, "seq": 512, "d_head": 64, "planned": True}),
+        ("attention-decode", {"batch": 1, "heads": 8, "heads_kv": 8, "queries": 1, "keys": 512, "d_head": 64}),
+    ],
+)
+def test_a_record_of_a_planned_case_holds_until_its_plan_changes(kind, case):
+    suite = {"name": "planned", "kind": kind, "cases": [case]}
+    plan = KINDS[kind].planned(case, find_gpu("H200"))
+    ran = record(plan.rung.id, "planned")
+    (mine,) = stamp([ran | {"case": case | {"rung": plan.rung.id, "config_text": str(plan.config)}}], suite, 1.0, case)
+    assert why_stale(mine, suite) == ""
+    moved = mine | {"case": mine["case"] | {"config_text": "another"}}
+    assert why_stale(moved, suite) == REPLANNED
+    assert missing_cases(suite, [mine]) == []
+    assert missing_cases(suite, [moved]) == [case]
+    elsewhere = moved | {"provenance": moved["provenance"] | {"gpu": "a board that nobody listed"}}
+    assert why_stale(elsewhere, suite) == "", "no plan of such a board is known"
+
+
 def test_a_record_of_the_model_holds_until_its_constants_change(tmp_path, monkeypatch):
     told = {"case": {"kind": "bf16", "chosen_by": "the model"}, "provenance": {}}
     (mine,) = stamp([told], SUITE, 1.0)
@@ -117,6 +147,8 @@ def test_a_record_is_of_the_rungs_that_it_may_have_run():
     assert rungs_of({"peer": "cublas"}) == ()
     assert rungs_of({"call": "tw.matmul(a, b)", "dtype": "bf16"}) == rungs_for("bf16")
     assert rungs_of({"d_head": 128, "dtype": "bf16"}) == ATTENTION_RUNGS
+    thin = {"v01_row_dots", "v02_wide_sums"}
+    assert thin <= {rung.id for rung in rungs_of({"dtype": "f32", "seed": 12})}, "random shapes may be of few rows"
     assert rungs_of({"dtype": "f32", "precision": "fp32x3"}) == rungs_for("f32", "fp32x3")
     every = (*GEMM_RUNGS, *ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT_RUNGS)
     assert len({kernel_hash([rung]) for rung in every}) == len(every)
@@ -140,6 +172,18 @@ def test_stale_suites_are_listed_with_seconds(tmp_path, monkeypatch):
     assert not found["gone"].measurable
     write_json(results / "b.json", stamp([record(suite="old")], suite["old"] | {"cases": [{}]}, 77.0))
     assert {entry.suite: (entry.seconds, entry.known) for entry in find_stale(results)}["old"] == (77.0, True)
+
+
+def test_records_of_each_gpu_are_judged_by_themselves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "fp32-ladder.json").write_text(json.dumps(SUITE))
+    home, other = record(), record()
+    other["provenance"]["gpu"] = "NVIDIA H100 80GB HBM3"
+    write_json(tmp_path / "H100.json", [other])
+    assert [(entry.name, entry.why) for entry in find_stale(tmp_path)] == [("fp32-ladder on H100 80GB HBM3", UNKNOWN)]
+    write_json(tmp_path / "H200.json", stamp([home], SUITE, 5.0))
+    assert [entry.name for entry in find_stale(tmp_path)] == ["fp32-ladder on H100 80GB HBM3"]
 
 
 @pytest.fixture

@@ -280,6 +280,18 @@ def test_under_no_grad_a_scalar_that_could_have_a_gradient_is_a_number():
     refuse(["alpha requires a gradient"], a, b, alpha=scale)
 
 
+@pytest.mark.parametrize("name", ["deterministic", "batch_invariant", "verify"])
+@pytest.mark.parametrize("value", ["no", 2, None, [0], np.array(True), np.array([True, False])], ids=repr)
+def test_a_flag_that_is_not_true_or_false_is_refused(name, value):
+    refuse([f"{name}={value!r} is not True or False"], random(3, 4), random(4, 5), **{name: value})
+
+
+@pytest.mark.parametrize("value", [1, np.True_, 0, np.False_], ids=repr)
+def test_numpys_booleans_and_the_numbers_0_and_1_are_flags(value):
+    with fake_gpu():
+        expect(np.asarray(tw.matmul(random(3, 4), random(4, 5), deterministic=value)), random(3, 4) @ random(4, 5))
+
+
 def test_mixed_dtypes_are_refused():
     refuse(["a is float32 and b is float16"], random(3, 4), random(4, 5).astype(np.float16))
     refuse(["out is float16 and out_dtype says float32"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16),

@@ -142,6 +142,12 @@ def test_a_header_that_is_missing_is_named_with_the_wheels_that_hold_it(header, 
     assert told.endswith(f": pip install {install}")
 
 
+@pytest.mark.parametrize("header", ["cuda_utils.cuh", "cuda_check.h", "custom.h"])
+def test_a_persons_own_header_is_not_said_to_be_cudas(header):
+    told = advice(f'k.cu(1): catastrophic error: cannot open source file "{header}"', "13.0")
+    assert told.startswith(f"{header} was not found. Name its folder with include= (on the command line --include;")
+
+
 def test_cutlass_headers_are_not_said_to_be_cudas():
     told = advice('k.cu(1): catastrophic error: cannot open source file "cute/tensor.hpp"', "13.0")
     assert "The wheel nvidia-cutlass has them in cutlass_library/source/include" in told
@@ -163,6 +169,13 @@ def headers_of(wheel: str, folder: str) -> set[str]:
         return set()
     inner = [file.as_posix().removeprefix(folder + "/") for file in files if file.as_posix().startswith(folder + "/")]
     return {name for name in inner if wheels.is_of_cuda(name) and not name.startswith("cccl/")}
+
+
+def test_builtins_of_the_hosts_compiler_are_told_with_what_devices_have():
+    with pytest.raises(CompileError, match=r"__builtin_ctzll is of the host's compiler; .* write __ffs\(x\) - 1"):
+        compile_source("__global__ void k(int *x) { *x = __builtin_ctzll(*x); }", entry="k")
+    told = advice('k.cu(1): error: identifier "__builtin_trap" is undefined', "13.0")
+    assert told.endswith("intrinsics of its own.")
 
 
 def test_other_errors_get_no_advice():
@@ -339,6 +352,26 @@ int main() { k<<<1, 1>>>(nullptr); }
     assert compile_source(source, entry="k").entry == "_Z1kPi"
 
 
+@pytest.mark.parametrize("header", ["cstddef", "stddef.h"])
+def test_the_offset_of_a_member_is_a_constant(header):
+    source = f"""#include <{header}>
+struct Pair {{ int a; float b[2]; }};
+static_assert(offsetof(Pair, b) == 4);
+__global__ void k(size_t *x) {{ *x = offsetof(Pair, b[1]); }}
+"""
+    assert "8;" in compile_source(source, entry="k").ptx
+
+
+def test_a_file_may_ask_for_the_system_that_nvcc_runs_on():
+    source = """#if defined(__linux__) && defined(__unix__)
+__global__ void k(int *x) { *x = 5; }
+#else
+#error unsupported
+#endif
+"""
+    assert compile_source(source, entry="k").entry == "_Z1kPi"
+
+
 def test_a_header_in_brackets_is_found_in_the_folders_that_were_named(tmp_path):
     (tmp_path / "helper.h").write_bytes("\ufeff#define FIVE 5\n".encode())
     source = "#include <helper.h>\n__global__ void k(int *x) { *x = FIVE; }"
@@ -510,6 +543,12 @@ def test_two_headers_whose_places_have_one_name_are_two(tmp_path):
 def test_a_host_function_that_the_compiler_runs_is_kept():
     source = "__host__ consteval int blocks() { return 2; }\n__global__ __launch_bounds__(64, blocks()) void k() {}\n"
     assert ".minnctapersm 2" in compile_source(source, entry="k", options=["--std=c++20"]).ptx
+
+
+def test_a_macro_that_makes_kernels_does_not_hide_what_follows_it():
+    macro = "#define KERNEL(name, T) __global__ void name(T *x) { *x *= T(2); }\n"
+    text = device_part(macro + "KERNEL(doubled, float)\nKERNEL(twice, size_t(*))\nstatic cublasHandle_t handle;\n")
+    assert text.splitlines()[1:] == ["KERNEL(doubled, float)", "KERNEL(twice, size_t(*))", " " * 29]
 
 
 def test_numbers_may_be_narrowed_within_braces():

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.gemm.explain import edge_reason, explain_problem, roofline
 from tilewright.gemm.family import plan_for
-from tilewright.gemm.options import OPTIONS
+from tilewright.gemm.presets import PRESETS
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs import find_rung, rungs_for
@@ -29,8 +29,8 @@ UNTUNED = as_found(GPUS["H100"], 120, 0, 0)
 def test_every_choice_compiles_in_principle_on_every_gpu(gpu, layout):
     problem = GemmProblem.dense(4096, 4096, 4096, layout=layout)
     f12 = find_rung("f12")
-    fits = [choice for choice in OPTIONS["f32"] if f12.why_not(problem, choice.config, gpu.arch) is None]
-    assert len(fits) >= len(OPTIONS["f32"]) - 1, "a choice that fits nowhere is dead weight"
+    fits = [choice for choice in PRESETS["f32"] if f12.why_not(problem, choice.config, gpu.arch) is None]
+    assert len(fits) >= len(PRESETS["f32"]) - 1, "a choice that fits nowhere is dead weight"
     plan = plan_for(problem, gpu)
     assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
 
@@ -41,7 +41,7 @@ def test_large_products_take_large_tiles_and_small_ones_spread_over_the_sms():
     thin = plan_for(GemmProblem.dense(16, 4096, 4096), H200).config
     assert large.tile_m * large.tile_n >= 128 * 128
     assert small.tile_m * small.tile_n <= 64 * 64
-    assert thin.tile_m == min(choice.config.tile_m for choice in OPTIONS["f32"])
+    assert thin.tile_m == min(choice.config.tile_m for choice in PRESETS["f32"])
 
 
 def test_the_same_problem_gets_the_same_plan_and_batch_counts_as_tiles():
@@ -62,7 +62,7 @@ def test_a_named_rung_runs_its_default(rung):
 
 
 def test_a_named_config_without_a_rung_is_one_of_the_fast_rung():
-    config = OPTIONS["f32"][-1].config
+    config = PRESETS["f32"][-1].config
     plan = plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
     assert (plan.rung.id, plan.config, plan.source) == ("f12_multistage", config, "the caller")
 
@@ -88,7 +88,7 @@ def test_what_a_smaller_gpu_refuses_is_listed_and_the_rest_still_runs(monkeypatc
         assert "shared memory" in reason
         assert config not in str(plan.config)
     none = dataclasses.replace(UNTUNED, arch=dataclasses.replace(UNTUNED.arch, shared_per_block=1024))
-    assert plan_for(GemmProblem.dense(64, 64, 64), none).rung.id == "f11_cp_async"
+    assert not plan_for(GemmProblem.dense(64, 64, 64), none).rung.dynamic_shared
 
 
 # --- explain ---------------------------------------------------------------------------------------------------------

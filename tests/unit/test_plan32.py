@@ -9,7 +9,7 @@ import pytest
 from tilewright.gemm import family
 from tilewright.gemm.explain import explain_problem
 from tilewright.gemm.family import PRODUCTS, plan_for
-from tilewright.gemm.options import OPTIONS
+from tilewright.gemm.presets import PRESETS
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.space import explore, narrow_operands
@@ -69,10 +69,10 @@ def test_whole_or_small_products_are_one_launch(size):
 def test_the_way_to_run_an_option_that_the_model_finds_quickest_is_chosen():
     for size in range(300, 1100, 167):
         problem = dense(size, size, size)
-        plan = choose.plan(PRODUCTS, problem, UNTUNED)
+        plan = choose.plan(AS_CHOSEN, problem, UNTUNED)
         least = min(
             predict(PRODUCTS.work(problem, rung, way, packs), UNTUNED).ms / speed
-            for rung, config, speed in OPTIONS["f32"]
+            for rung, config, speed in PRESETS["f32"]
             if rung.why_not(problem, config, UNTUNED.arch) is None
             for way, packs in PRODUCTS.relatives(problem, rung, config, UNTUNED, True)
         )
@@ -130,29 +130,55 @@ def test_tuning_considers_packing_and_parts():
     assert {candidate.packs for candidate in lower} == {()}, "its copies know one edge for both operands"
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 98012), (2, 17, 202), (990, 2060, 6764)], ids=str)
-def test_small_tiles_add_up_a_long_k_in_two_sets_of_sums_and_say_so(shape):
-    problem = dense(*shape)
+LONG = [(1, 4000, 9802), (2, 1700, 202), (990, 2060, 6764), (21, 1712, 1808), (1582, 27, 38), (322, 437, 8558)]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("shape", LONG, ids=str)
+def test_small_tiles_add_up_stretches_of_k_in_two_sets_of_sums_and_say_so(shape, layout):
+    problem = dense(*shape, layout=layout)
     plan = plan_for(problem, H200)
     assert plan.config.sums == 2
-    assert plan.rung.why_not(problem, plan.config, H200.arch) is None
-    assert "sums of 64 products are added up apart, since k is long" in plan.why
+    assert plan.rung.why_not(problem.packed(plan.config.tile, plan.packs), plan.config, H200.arch) is None
+    assert f"sums of {max(plan.config.tile_k, 8)} products are added up apart, for accuracy" in plan.why
     assert "2 sets of sums" in str(explain_problem(problem, H200, "a test")).replace("\n         ", " ")
     assert plan_for(problem, H200, demands=Demands(batch_invariant=True)).config.sums == 1
     named = plan_for(problem, H200, "f12", dataclasses.replace(plan.config, sums=1, split_k=1))
     assert named.config.sums == 1
 
 
+@pytest.mark.parametrize(
+    ("shape", "layout", "rung"),
+    [
+        ((1, 1, 94617), "nn", "v02"), ((4, 7, 47), "nn", "v02"), ((1, 8, 1 << 24), "nt", "v02"),
+        ((32, 32, 2000), "tn", "v02"), ((32, 32, 1 << 16), "nn", "f12"), ((33, 32, 64), "nn", "f12"),
+        ((1, 1000, 2048), "nt", "v01"), ((1, 16, 2048), "nt", "v02"), ((1, 2, 16), "nn", "f12"),
+    ],
+)  # fmt: skip
+def test_results_of_few_elements_are_summed_in_fp64(shape, layout, rung):
+    problem = dense(*shape, layout=layout)
+    plan = plan_for(problem, H200)
+    assert plan.rung is find_rung(rung)
+    assert plan.rung.why_not(problem.packed(plan.config.tile, plan.packs), plan.config, H200.arch) is None
+    assert ("sums in fp64" in plan.why) == (rung == "v02")
+    for other in (
+        plan_for(problem, H200, demands=Demands(batch_invariant=True)),
+        plan_for(dense(*shape, layout=layout, dtype="bf16"), H200),
+        plan_for(dense(*shape, layout=layout, batch=2), H200),
+    ):
+        assert other.rung is not find_rung("v02")
+
+
 def test_large_tiles_of_a_long_split_k_get_more_parts():
     problem = dense(886, 447, 75227)
     before, plan = choose.plan(AS_CHOSEN, problem, H200), plan_for(problem, H200)
     assert plan.config.sums == 1
-    assert problem.k / plan.config.split_k < 4096 <= problem.k / before.config.split_k
+    assert plan.config.split_k in (2 * before.config.split_k, 3 * before.config.split_k, 4 * before.config.split_k)
     assert f"in {plan.config.split_k} parts, not {before.config.split_k}, so that sums are shorter" in plan.why
     assert program_for(problem, plan).stages[-1].name == "sum of parts"
 
 
-@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 512, 128), (64, 2048, 2048), (1, 64, 100)], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 512, 128), (64, 2048, 2048), (33, 64, 100)], ids=str)
 def test_other_sums_are_one_chain(shape):
     assert plan_for(dense(*shape), H200) == choose.plan(AS_CHOSEN, dense(*shape), H200)
 
@@ -167,7 +193,7 @@ def test_parts_of_a_split_k_are_never_made_fewer_for_shorter_sums(monkeypatch):
 
 @pytest.mark.parametrize("gpu", [GPUS["A100"], GPUS["RTX 4090"], UNTUNED], ids=lambda gpu: gpu.name)
 def test_a_row_times_lines_along_k_is_made_of_dot_products_where_no_table_ships(gpu):
-    for n, k in ((4096, 4096), (11008, 4096), (1000, 2048)):
+    for n, k in ((4096, 4096), (11008, 4096), (1000, 4096)):
         assert plan_for(dense(1, n, k, layout="nt"), gpu).rung.id == "v01_row_dots"
         assert plan_for(dense(1, n, k, layout="nn"), gpu).rung is F12, "its lines run along n"
         assert plan_for(dense(16, n, k, layout="nt"), gpu).rung is F12, "so many rows read B again"

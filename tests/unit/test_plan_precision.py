@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.gemm.options import OPTIONS
+from tilewright.gemm.presets import PRESETS
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rungs import find_rung, rungs_of
 from tilewright.gemm.space import explore
@@ -16,7 +16,7 @@ H200 = GPUS["H200"]
 
 
 def test_tuning_tries_both_rungs_and_what_the_plan_chooses():
-    choices = {(option.rung.id, option.config) for option in OPTIONS["fp32x3"]}
+    choices = {(preset.rung.id, preset.config) for preset in PRESETS["fp32x3"]}
     assert choices <= {(rung.id, config) for rung in rungs_of("fp32x3") for config in rung.space()}
     for size in (256, 1024):
         kept = explore(GemmProblem.dense(size, size, size, precision="fp32x3"), H200, rungs_of("fp32x3")).kept

@@ -149,6 +149,7 @@ def test_every_column_of_a_measured_table_finds_its_figure_in_a_full_record():
         ("least fp32-ladder ratio", "0.50†"),
         ("most fp32-ladder ratio", "1.04†"),
         ("count fp32-ladder ratio", "2"),
+        ("count fp32-ladder m * ratio", "2"),
         ("fp32-ladder f05 ratio / fp32-ladder f03 ratio", "2.07†"),
     ],
 )
@@ -161,7 +162,14 @@ def test_a_figure_in_a_sentence_is_that_of_its_records(tmp_path, words, shown):
 
 
 @pytest.mark.parametrize(
-    "words", ["fp32-ladder ratio", "fp32-ladder f07 ratio", "fp32-ladder f05 m 8 ratio", "x f05 ms"]
+    "words",
+    [
+        "fp32-ladder ratio",
+        "fp32-ladder f07 ratio",
+        "fp32-ladder f05 m 8 ratio",
+        "x f05 ms",
+        "count fp32-ladder batch * ratio",
+    ],
 )
 def test_a_figure_that_no_record_or_more_than_one_has_is_refused(tmp_path, words):
     write_json(tmp_path / "a.json", [measured(), measured("f03_shared")])

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import InvalidOperand, TilewrightError
 from tilewright.lab.record import read_records, write_json
 from tilewright.report import charts, interactive
 from tilewright.report.charts import Bar, Dot, Line, axis, doublings
@@ -126,6 +126,14 @@ def test_a_column_meets_one_bank_and_swizzled_every_bank(page):
         assert len({cell.get("fill") for cell in swizzled[column::32]}) == 32
 
 
+def test_planned_attention_is_drawn_for_every_head_size_next_to_cudnn(page):
+    heading = "Attention as planned by length"
+    lines = [line.find(f"{SVG}title").text for line in drawings(page)[heading].iter(f"{SVG}polyline")]
+    sizes = sorted({r["case"]["d_head"] for r in read_records(RESULTS / "attention-planned-H200.json")})
+    assert lines == [f"d_head {d}{mask}" for d in sizes for mask in ("", ", causal")]
+    assert f"<h3>{heading}</h3><p>The share of cuDNN" in page
+
+
 def test_every_config_of_a_sweep_is_a_tick(page):
     drawing = drawings(page)["Configs of f12"]
     count = sum(len(record["result"]["configs"]) for record in read_records(RESULTS / "fp32-f12-sweep-H200.json"))
@@ -162,6 +170,11 @@ def test_the_page_follows_its_records(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(TilewrightError, match="no records that the page shows"):
         build(tmp_path / "empty")
+
+
+def test_a_kernel_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidOperand, match=r"mine\.cu cannot be read .* Make one: tilewright new"):
+        build(RESULTS, [tmp_path / "mine.cu"])
 
 
 @pytest.mark.parametrize(("gpu", "roofs"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA L40S", False)])

@@ -89,6 +89,9 @@ def test_prepare_runs_what_it_says_and_then_nothing_is_planned(monkeypatch):
         assert not made
         with pytest.raises(InvalidOperand, match="holds no number of rows"):
             tw.prepare(b, range(0))
+        for not_rows in (4, "4", [2.5]):
+            with pytest.raises(InvalidOperand, match="is not whole numbers of rows"):
+                tw.prepare(b, not_rows)
         with pytest.raises(InvalidOperand, match="takes a matrix"):
             tw.prepare(np.ones((2, 3, 4), np.float32), range(5))
 

@@ -12,9 +12,9 @@ from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import ARCHS
-from tilewright.jit import device as device_module
-from tilewright.jit.device import Prepared
+from tilewright.jit import loaded
 from tilewright.jit.launch import Launch
+from tilewright.jit.loaded import Prepared
 from tilewright.jit.params import MAP_BYTES, Place, pack, pack_maps
 from tilewright.jit.tensor_map import TensorMap
 from tilewright.plan.plan import Plan
@@ -52,8 +52,8 @@ def encodings(api, monkeypatch) -> list[int]:  # noqa: F811
         asked.append(address)
         return address.to_bytes(MAP_BYTES, "little")
 
-    monkeypatch.setattr(device_module, "encode_for_driver", encode)
-    monkeypatch.setattr(device_module, "_encoded", type(device_module._encoded)(lambda: 2))
+    monkeypatch.setattr(loaded, "encode_for_driver", encode)
+    monkeypatch.setattr(loaded, "_encoded", type(loaded._encoded)(lambda: 2))
     return asked
 
 
@@ -87,15 +87,15 @@ def test_an_executor_encodes_what_a_launch_brings(api, encodings):  # noqa: F811
 
 
 def test_threads_share_what_is_encoded(api, encodings):  # noqa: F811
-    threads = [threading.Thread(target=device_module.encoded, args=(MAP, 4096, 0)) for _ in range(4)]
+    threads = [threading.Thread(target=loaded.encoded, args=(MAP, 4096, 0)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     before = len(encodings)
-    device_module.encoded(MAP, 4096, 0)
+    loaded.encoded(MAP, 4096, 0)
     assert len(encodings) == before
-    device_module.encoded(MAP, 4096, 1)
+    loaded.encoded(MAP, 4096, 1)
     assert len(encodings) == before + 1, "another GPU has its own"
 
 
@@ -112,6 +112,6 @@ def test_the_driver_is_told_how_much_l2_fetches_at_once(monkeypatch, fetched):
         CUtensorMapL2promotion=kinds, CUtensorMapInterleave=types.SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0),
         CUtensorMapDataType=int, CUtensorMapSwizzle=int, CUtensorMapFloatOOBfill=int, cuuint64_t=int, cuuint32_t=int,
     )  # fmt: skip
-    monkeypatch.setattr(device_module, "driver", lambda: driver)
-    _, after = device_module._encoding.__wrapped__(TensorMap(None, "bf16", (8, 64), (2000,), (8, 64), fetched=fetched))
+    monkeypatch.setattr(loaded.device, "driver", lambda: driver)
+    _, after = loaded._encoding.__wrapped__(TensorMap(None, "bf16", (8, 64), (2000,), (8, 64), fetched=fetched))
     assert after[-2] == fetched

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
 from tilewright.errors import InvalidOperand  # noqa: E402
@@ -324,3 +325,30 @@ def test_gradients_of_gradients_behind_an_epilogue_whichever_way_it_goes(name, s
     call = lambda a, b, *x: tt.matmul(a, b, epilogue=function, **dict(zip(operands_shapes, x, strict=True)))  # noqa: E731
     assert torch.autograd.gradcheck(call, given)
     assert torch.autograd.gradgradcheck(call, given)
+
+
+@pytest.mark.parametrize(
+    "name", ["matmul", "linear", "grouped_matmul", "attention", "attention_varlen", "gated_mlp", "fp8_linear"]
+)
+def test_what_is_no_tensor_is_named(name):
+    x, offs = torch.ones(4, 4), torch.tensor([4], dtype=torch.int32)
+    count = {"attention": 3, "attention_varlen": 3, "gated_mlp": 4}.get(name, 2)
+    more = {"grouped_matmul": (offs,), "attention_varlen": (offs, offs)}.get(name, ())
+    for place in range(count):
+        given = [[1, 2] if n == place else x for n in range(count)]
+        with pytest.raises(InvalidOperand, match=rf"torch\.{name} takes torch tensors, and .* is of type list"):
+            getattr(tt, name)(*given, *more)
+
+
+@pytest.mark.parametrize("call", [
+    lambda flag, q, x: tt.attention(q, q, q, is_causal=flag),
+    lambda flag, q, x: tt.scaled_dot_product_attention(q, q, q, is_causal=flag),
+    lambda flag, q, x: tw.attention(q, q, q, is_causal=flag),
+    lambda flag, q, x: tw.attention_backward(q, q, q, q, q, q.float()[..., 0], deterministic=flag),
+    lambda flag, q, x: tt.matmul(x.requires_grad_(), x, deterministic=flag),
+    lambda flag, q, x: tt.Linear(4, 4, batch_invariant=flag),
+])  # fmt: skip
+@pytest.mark.parametrize("flag", ["no", [0], None], ids=repr)
+def test_a_flag_that_is_not_true_or_false_is_refused(call, flag):
+    with pytest.raises(InvalidOperand, match="is not True or False"):
+        call(flag, torch.ones(1, 1, 8, 32, dtype=torch.float16), torch.ones(4, 4))

@@ -244,7 +244,7 @@ def test_what_a_compiled_epilogue_reads_may_change_between_calls(monkeypatch):
     ("function", "words"),
     [
         (lambda acc, k=2.0, row=1: acc * k, "the parameter row, an index, has no defaults"),
-        (lambda acc, *, col: acc * col, "no index behind a \\*"),
+        (lambda acc, *, col: acc * col, "no index after a \\*"),
         (SCALE.__mul__, "functions and lambdas only"),
         (lambda acc: acc * 1e300, "1e\\+300 is beyond float32"),
         (lambda acc, x: acc * x, "names the operand 'x', and the call does not pass it"),
@@ -284,7 +284,7 @@ def test_without_fullgraph_what_cannot_be_compiled_runs_as_it_is():
         (InvalidOperand, "residual is a torch.int32", {"residual": torch.ones(4, 3, dtype=torch.int32)}),
         (
             InvalidOperand,
-            "row_scale (5,) does not broadcast to the result's shape (4, 3) (one number a row)",
+            "row_scale (5,) does not broadcast to the result's shape (4, 3) (one number per row)",
             {"row_scale": torch.ones(5)},
         ),
     ],

@@ -181,8 +181,9 @@ def test_a_beta_with_nothing_to_scale_is_refused():
 def test_a_precision_that_operands_cannot_have_is_refused():
     with pytest.raises(InvalidOperand, match="'fp64' is not known"):
         tt.matmul(values(2, 3), values(3, 2), precision="fp64")
-    with pytest.raises(InvalidOperand, match="float32 operands; these are torch"):
-        tt.matmul(values(2, 3).half(), values(3, 2).half(), precision="tf32")
+    for dtype in (torch.float16, torch.float64):
+        with pytest.raises(InvalidOperand, match=f"float32 operands; these are {dtype}"):
+            tt.matmul(values(2, 3).to(dtype), values(3, 2).to(dtype), precision="tf32")
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])

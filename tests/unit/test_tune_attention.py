@@ -10,10 +10,10 @@ from fake_bench import FakeBench
 
 import tilewright as tw
 from tilewright.attn.classes import AttentionClass, attention_class_of, attention_columns, attention_distances
+from tilewright.attn.config import D_HEADS, AttentionConfig
 from tilewright.attn.family import ATTENTION, plan_attention
 from tilewright.attn.hopper import HOPPER_RUNGS
 from tilewright.attn.problem import AttentionProblem
-from tilewright.attn.rung import D_HEADS, AttentionConfig
 from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from tilewright.attn.space import explore_attention
 from tilewright.attn.split import SplitConfig
@@ -21,7 +21,6 @@ from tilewright.attn.work import work_of
 from tilewright.errors import CacheError, ConfigRejected, DeviceError, InvalidOperand
 from tilewright.gemm.family import PRODUCTS
 from tilewright.gpus import GPUS
-from tilewright.plan import tables
 from tilewright.plan.choose import choose
 from tilewright.plan.demands import Demands
 from tilewright.plan.entries import Entry, Timed, decode, encode, table_of
@@ -216,17 +215,6 @@ def test_what_is_unknown_or_cannot_run_is_passed_over_and_told():
     assert told == ["1 result here: of rungs or configs that this version lacks (a99_future)"]
     assert choose(ATTENTION, problem(d_head=64), H200, [("here", table(held))]) is None
     assert choose(ATTENTION, problem(length=65536), H200, [("here", table(held))]) is None, "too far"
-
-
-@pytest.fixture
-def store(tuned_folder, monkeypatch) -> Store:
-    monkeypatch.setattr(tables, "shipped", lambda gpu: table_of([]))
-    monkeypatch.setattr(tables, "driver_name", lambda: "cuda13")
-    tables._stores.clear()
-    results_changed()
-    yield tables.store_of(H200)
-    tables._stores.clear()
-    results_changed()
 
 
 def test_hoppers_rungs_are_tried_where_they_run_and_a_plan_takes_the_one_that_won(store):

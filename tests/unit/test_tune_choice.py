@@ -61,6 +61,8 @@ def test_the_class_itself_decides_where_it_was_tuned():
     assert "fastest of 3 kernels measured at 512 x 512 x 512" in found.why
     assert [config for _, config, _ in found.runners_up] == [str(LARGE), str(SMALL)]
     assert "1.50 of the fastest's" in found.runners_up[0][2]
+    alone = choose(PRODUCTS, problem(), H200, [("tuned here", table(entry(problem(), (MIDDLE, 1.0))))])
+    assert alone.why.startswith("the one kernel measured at 512 x 512 x 512")
 
 
 def test_results_of_a_precision_serve_that_precision_alone():
@@ -382,17 +384,6 @@ def test_an_epilogue_goes_by_the_nearest_neighbours_kind():
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def store(tuned_folder, monkeypatch) -> Store:
-    monkeypatch.setattr(tables, "shipped", lambda gpu: table_of([]))
-    monkeypatch.setattr(tables, "driver_name", lambda: "cuda13")
-    tables._stores.clear()
-    results_changed()
-    yield tables.store_of(H200)
-    tables._stores.clear()
-    results_changed()
-
-
 def test_a_plan_follows_the_store_and_says_so(store):
     before = plan_for(problem(), H200)
     store.add([entry(problem(), (SMALL, 2e-3), (MIDDLE, 1e-3))])
@@ -588,10 +579,20 @@ def test_a_board_without_a_table_takes_that_of_one_with_as_many_sms(monkeypatch)
     results_changed()
     plan = plan_for(problem(), GPUS["H100"])
     assert (plan.config, plan.source) == (LARGE, "shipped with the package"), "its own comes first"
-    fewer = as_found(GPUS["H100"], 114, 0, 0)
-    monkeypatch.setattr(tables, "shipped", lambda gpu: ours if gpu == "H200" else Table(gpu))
+    few = table_of([entry(problem(256), (LARGE, 1.0))])
+    monkeypatch.setattr(tables, "shipped", lambda gpu: {"H200": ours, "H100": few}.get(gpu) or Table(gpu))
     results_changed()
-    assert "shipped" not in plan_for(problem(), fewer).source, "fewer SMs make other waves"
+    near = plan_for(problem(288), GPUS["H100"])
+    assert (near.config, near.source) == (SMALL, "heuristic from what is shipped with the package for the H200")
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_a_board_with_fewer_sms_than_its_names_takes_no_table_that_ships(name, monkeypatch):
+    ours = table_of([entry(problem(), (SMALL, 1.0))])
+    monkeypatch.setattr(tables, "shipped", lambda gpu: ours)
+    results_changed()
+    assert plan_for(problem(), GPUS[name]).source == "shipped with the package"
+    assert "shipped" not in plan_for(problem(), as_found(GPUS[name], 114, 0, 0)).source, "fewer SMs make other waves"
 
 
 def test_without_a_driver_the_newest_file_of_the_gpu_is_read(tuned_folder, monkeypatch):
@@ -617,6 +618,7 @@ def test_every_shipped_result_can_run_on_its_gpu(gpu):
         assert bool(held.epilogue) == held.klass.fused
         assert held.finished
         best = held.timed[0]
-        assert find_rung(best.rung).why_not(of, best.config, GPUS[gpu].arch) is None
+        packed = of.packed(best.config.tile, best.packs)
+        assert find_rung(best.rung).why_not(packed, best.config, GPUS[gpu].arch) is None
         found = plan(AS_CHOSEN, of, GPUS[gpu])
         assert (found.rung.id, found.config, found.packs) == (best.rung, best.config, best.packs)

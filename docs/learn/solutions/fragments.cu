@@ -16,6 +16,7 @@
 // check: arg c = f32[16, 8]=nan
 // check: reference c = a.astype(np.float64) @ b.astype(np.float64)
 // check: tolerance 1e-4
+// check: uses mma.sync
 
 __device__ unsigned pair(unsigned short low, unsigned short high) { return low | unsigned(high) << 16; }
 

@@ -11,6 +11,7 @@
 // check: arg x = f32[1024 * blocks]=random
 // check: arg y = f32[1024 * blocks]=nan
 // check: reference y = 2 * x
+// check: uses cp.async.bulk
 // check: goal score 100
 
 __global__ void proxy(const float* x, float* y) {

@@ -11,6 +11,7 @@
 // check: arg n = n
 // check: reference c = a.astype(np.float64) @ b
 // check: tolerance 1e-4
+// check: uses ld.shared
 // check: goal score 94
 
 __global__ void shared(const float* a, const float* b, float* c, int n) {

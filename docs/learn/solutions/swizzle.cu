@@ -13,6 +13,7 @@
 // check: arg x = f16[16, 64]=random
 // check: arg y = f16[16, 64]=nan
 // check: reference y = x
+// check: uses ldmatrix
 // check: goal score 92
 
 __device__ int place(int line, int piece) { return line * 8 + (piece ^ line % 8); }  // in units of 16 bytes

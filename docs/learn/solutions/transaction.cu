@@ -11,6 +11,8 @@
 // check: arg y = f32[1024 * tiles]=nan
 // check: arg tiles = tiles
 // check: reference y = 2 * x
+// check: uses cp.async.bulk
+// check: uses mbarrier
 // check: goal score 100
 
 __global__ void transaction(const float* x, float* y, int tiles) {

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from ..errors import InvalidOperand
-from ..jit.device import GpuExecutor
+from ..jit.gpu_executor import GpuExecutor
 from . import dlpack
 from .dtypes import ITEM_BYTES
 
@@ -70,7 +70,7 @@ class DeviceArray:
         """A copy on the host: numpy.ndarray of this shape. Raises InvalidOperand for bf16, which NumPy lacks."""
         import numpy as np
 
-        from ..jit.device import executor_for
+        from ..jit.gpu_executor import executor_for
 
         if self.dtype not in _TYPE_STRINGS:
             raise InvalidOperand(f"NumPy has no type for {self.dtype}; read the array through DLPack.")

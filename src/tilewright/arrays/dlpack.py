@@ -7,14 +7,13 @@ adds a version and flags (bit 0: read-only).
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable
-from ctypes import string_at
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..errors import InvalidOperand
+from .memory import LOW, WORDS
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 _FLOAT, _BFLOAT, _E4M3FN, _E5M2 = 2, 4, 10, 12
@@ -76,41 +75,37 @@ _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
 class Raw(NamedTuple):
-    """The structure in a capsule, which must outlive it."""
+    """The tensor in a capsule, as far as it is read. The memory that it tells of must outlive it."""
 
-    fields: tuple[int, ...]
-    """As _TENSOR."""
+    address: int
+    place: int
+    """DLPack's kind of device, and the ordinal in the upper half."""
+    kind: int
+    """The number of axes; in the upper half the type's code, bits and lanes, of 8, 8 and 16 bits."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    """In elements; None: dense, row-major."""
     read_only: bool
 
     @staticmethod
     def of(capsule: Any, name: str) -> Raw:
         """Raises InvalidOperand for what is no unused capsule of a version that is read here."""
-        for known, layout in ((_VERSIONED, _BOTH), (_PLAIN, _TENSOR)):
+        for known in (_VERSIONED, _PLAIN):
             try:
-                found = layout.unpack(string_at(_pointer(capsule, known), layout.size))
+                at = _pointer(capsule, known) >> 3
             except ValueError:  # another name
                 continue
-            if known is _PLAIN:
-                return Raw(found, False)
-            if found[0] != 1:
-                raise InvalidOperand(f"{name} offers DLPack {found[0]}.{found[1]}; only 1.x is read here.")
-            return Raw(found[5:], bool(found[4] & _READ_ONLY))
+            read_only = False
+            if known is _VERSIONED:
+                if (major := WORDS[at] & LOW) != 1:
+                    raise InvalidOperand(f"{name} offers DLPack {major}.{WORDS[at] >> 32}; only 1.x is read here.")
+                read_only = bool(WORDS[at + 3] & _READ_ONLY)
+                at += 4
+            data, place, kind, shape, strides, offset = WORDS[at : at + 6]
+            axes, shape, strides = kind & LOW, shape >> 3, strides >> 3
+            steps = tuple(WORDS[strides : strides + axes]) if strides else None
+            return Raw(data + offset, place, kind, tuple(WORDS[shape : shape + axes]), steps, read_only)
         raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
-
-    @property
-    def address(self) -> int:
-        return self.fields[0] + self.fields[-1]
-
-    @property
-    def device(self) -> tuple[int, int]:
-        """DLPack's kind of device, and the ordinal."""
-        return self.fields[1], self.fields[2]
-
-    @property
-    def layout(self) -> tuple[Any, ...]:
-        """The bytes of the shape and of the strides, or None, and the numbers of the type."""
-        _, _, _, axes, code, bits, lanes, shape, strides, _ = self.fields
-        return string_at(shape, 8 * axes), string_at(strides, 8 * axes) if strides else None, code, bits, lanes
 
 
 class Imported:
@@ -120,29 +115,17 @@ class Imported:
     def __init__(self, capsule: Any, name: str) -> None:
         self.capsule = capsule
         raw = Raw.of(capsule, name)
-        data, kind, ordinal, axes, code, bits, lanes, shape, strides, offset = raw.fields
-        self.read_only = raw.read_only
-        self.address: int = data + offset
-        self.shape: tuple[int, ...] = _numbers(shape, axes)
-        self.strides: tuple[int, ...] = _numbers(strides, axes) if strides else dense_strides(self.shape)
+        self.read_only, self.address, self.shape = raw.read_only, raw.address, raw.shape
+        self.strides: tuple[int, ...] = dense_strides(self.shape) if raw.strides is None else raw.strides
         """In elements."""
-        self.device: int | None = None if kind in (CPU, CUDA_HOST) else ordinal
+        self.device: int | None = None if raw.place & LOW in (CPU, CUDA_HOST) else raw.place >> 32
         """The GPU's ordinal; None on the host."""
+        code, bits, lanes = (raw.kind >> 32) & 0xFF, (raw.kind >> 40) & 0xFF, (raw.kind >> 48) & 0xFFFF
         self.dtype = _TYPE_CODES.get((code, bits), "") if lanes == 1 else ""
         """As dtypes.ITEM_BYTES; for any other a description, such as "float64"."""
         if not self.dtype:
             described = f"{_KIND_NAMES.get(code, 'type ' + str(code))}{bits}"
             self.dtype = described if lanes == 1 else f"{described}x{lanes}"
-
-
-_TENSOR = struct.Struct("<Q3i2BH3Q")
-"""_Tensor."""
-_BOTH = struct.Struct("<2I3QQ3i2BH3Q")
-"""_Versioned: its head, and the tensor."""
-
-
-def _numbers(address: int, count: int) -> tuple[int, ...]:
-    return struct.unpack(f"<{count}q", string_at(address, 8 * count)) if count else ()
 
 
 @lru_cache(maxsize=1024)

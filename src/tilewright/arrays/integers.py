@@ -68,7 +68,10 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
                 (value, tensor),
             )  # fmt: skip
         value = np.from_dlpack(value)
-    numbers = np.asarray(value)
+    try:
+        numbers = np.asarray(value)
+    except ValueError as error:
+        raise InvalidOperand(f"{wanted.name} must hold integers {wanted}: {error}") from error
     if not wanted.has(numbers.shape) or (numbers.size and numbers.dtype.kind not in "iu"):
         raise InvalidOperand(
             f"{wanted.name} must hold integers {wanted}; it has shape {numbers.shape} and dtype {numbers.dtype}."

@@ -60,7 +60,7 @@ def empty_like(a: Operand, shape: tuple[int, ...], dtype: str) -> Any:
         with cupy.cuda.Device(a.device):
             return cupy.empty(shape, dtype=numpy_dtype(dtype, a.owner))
     if a.device is not None:
-        from ..jit.device import executor_for
+        from ..jit.gpu_executor import executor_for
 
         return DeviceArray(executor_for(a.device), shape, dtype)
     return np.empty(shape, numpy_dtype(dtype, a.owner))

@@ -6,7 +6,16 @@ import struct
 import sys
 from typing import Any
 
+import numpy as np
+
 from ..errors import InvalidOperand
+
+
+def flag(value: Any, name: str) -> bool:
+    """`value` as True or False; 1 and 0 are those. Raises InvalidOperand for anything else: "no" would be True."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise InvalidOperand(f"{name}={value!r} is not True or False.")
 
 
 def scalar(value: Any, name: str) -> float:

@@ -36,9 +36,13 @@ class in_order:
         assert first.device is not None
         self.device = first.device
         self.stream = first.stream or 0
-        self.beside = {other.stream for other in others if other.stream is not None}
-        self.beside.discard(self.stream)
-        self.waits = first.kind not in ORDERED or any(other.kind not in ORDERED for other in others)
+        self.beside: set[int] = set()
+        self.waits = first.kind not in ORDERED
+        for other in others:
+            if other.stream is not None and other.stream != self.stream:
+                self.beside.add(other.stream)
+            if other.kind not in ORDERED:
+                self.waits = True
 
     def __enter__(self) -> int:
         for other in self.beside:

@@ -239,7 +239,11 @@ def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:  # a fake, meta or functorch tensor
-        raise InvalidOperand(f"{name} (shape {shape}) has no memory that can be read: {error}") from error
+        raise InvalidOperand(
+            f"{name} (shape {shape}) has no memory that can be read: it is fake, or inside one of torch.func's "
+            "transforms. For gradients use backward() or torch.autograd.grad; instead of vmap pass batches, which "
+            "broadcast."
+        ) from error
     return _operand(
         name, "torch", address, shape, tensor.stride(), dtype, f"{name}.contiguous()", device=ordinal,
         stream=torch_stream(torch, ordinal) if on_gpu else None, owner=tensor,

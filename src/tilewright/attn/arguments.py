@@ -10,11 +10,11 @@ from typing import Any
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
 from ..arrays.extents import check_out
-from ..arrays.scalar import scalar
+from ..arrays.scalar import flag, scalar
 from ..arrays.view import Operand, as_operand, broadcast
 from ..errors import InvalidOperand
+from .config import D_HEADS
 from .problem import DTYPES
-from .rung import D_HEADS
 from .score import Modification
 
 
@@ -155,11 +155,11 @@ def read_options(
     with_lse: bool,
 ) -> dict[str, Any]:
     return {
-        "is_causal": bool(is_causal),
+        "is_causal": flag(is_causal, "is_causal"),
         "scale": scalar(1 / math.sqrt(q.shape[3]) if scale is None else scale, "scale"),
         "window": _narrowed(read_window(window), q, keys),
         "softcap": scalar(softcap, "softcap"),
         "modify": modify.code,
         "numbers": modify.numbers,
-        "with_lse": bool(with_lse),
+        "with_lse": flag(with_lse, "return_lse"),
     }

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..arrays.scalar import flag
 from ..arrays.view import Operand
 from ..errors import ConfigRejected, InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import Place, named_numbers
 from ..run.program import Program, Stage
-from ..run.runner import Output, Site
+from ..run.runner import Output, Unchecked
 from .arguments import check_one_device, dense_result, read_view, swapped
 from .backward_plan import plan_backward
 from .backward_problem import BackwardProblem, Strides
 from .backward_score import Differentiable
 from .backward_stages import RESULTS, BackwardPlan, backward_program
-from .call import AttentionCall, head_rows_of, read_attention, read_attention_varlen, why_copied
-from .problem import DTYPES, AttentionProblem, HeadRows, head_rows
+from .call import AttentionCall, read_attention, read_attention_varlen, rows_read
+from .problem import DTYPES, AttentionProblem, HeadRows
 from .score import Modification
 from .stages import COPY_ROWS, Lies, RowCopy, StridedRows
 
@@ -43,7 +42,7 @@ def planned(
 
 
 @dataclass(frozen=True)
-class BackwardCall:
+class BackwardCall(Unchecked):
     """A checked call. Views are [batch, heads, rows, d], those of the LSE and its gradient [batch, heads, rows]."""
 
     forward: AttentionCall
@@ -74,14 +73,6 @@ class BackwardCall:
     def first(self) -> Operand:
         """The operand by which the call is placed."""
         return self.forward.q
-
-    @property
-    def verify(self) -> bool:
-        return False
-
-    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
-        """Attention has no check of its own."""
-        raise NotImplementedError
 
     @property
     def inputs(self) -> tuple[tuple[str, Operand | np.ndarray | None], ...]:
@@ -139,6 +130,7 @@ def read_backward(
     bias: Any = None, **options: Any,
 ) -> BackwardCall:  # fmt: skip
     """Read the arguments of `attention_backward`. Raises InvalidOperand in the caller's terms."""
+    deterministic = flag(deterministic, "deterministic")
     changed = Modification(modify.code, modify.numbers)
     if cu_seqlens is None:
         forward = read_attention(q, k, v, bias=bias, modify=changed, layout=layout, return_lse=True, **options)
@@ -181,7 +173,7 @@ def read_backward(
         replace(dense_result(first, (*lead, *shape), laid), name=name)
         for name, shape in zip(RESULTS, shapes, strict=True)
     )
-    return _finish(forward, given[0], given[1], sums, results, shapes, modify, deterministic, plan_with)
+    return _call_of(forward, given[0], given[1], sums, results, shapes, modify, deterministic, plan_with)
 
 
 def _shape_of(view: Operand, layout: str, varlen: bool) -> tuple[int, ...]:
@@ -192,7 +184,7 @@ def _shape_of(view: Operand, layout: str, varlen: bool) -> tuple[int, ...]:
     return (batch, heads, rows, d) if layout == "bhsd" else (batch, rows, heads, d)
 
 
-def _finish(
+def _call_of(
     forward: AttentionCall, grad: Operand, out: Operand, sums: list[Operand], results: Any,
     shapes: tuple[tuple[int, ...], ...], modify: Differentiable, deterministic: bool, plan_with: tuple[str | None, Any],
 ) -> BackwardCall:  # fmt: skip
@@ -201,15 +193,13 @@ def _finish(
     def taken(p: AttentionProblem, forward_copied: tuple[tuple[str, str], ...]) -> Taken:
         copied = [(name, why) for name, why in forward_copied if name != "out"]
         rows: dict[str, HeadRows] = {}
-        dense_at = {"alignment": 16}  # of new arrays, whatever library makes them
         for name, view in (("out", out), ("grad", grad), *zip(RESULTS, results, strict=True)):
             columns = p.columns("v" if name in ("out", "grad", "dv") else "q")
-            reason = why_copied(view, columns)
-            if reason is not None and view.size:
+            rows[name], reason = rows_read(view, columns)
+            if reason is not None:
                 copied.append((name, reason))
-                rows[name] = head_rows(view.shape[1], view.shape[2], columns)
-            else:
-                rows[name] = replace(head_rows_of(view), **(dense_at if name in RESULTS else {}))
+            elif name in RESULTS:  # new arrays, whatever library makes them
+                rows[name] = replace(rows[name], alignment=16)
         problem = BackwardProblem(
             replace(p, out=rows["out"]), rows["grad"], rows["dq"], rows["dk"], rows["dv"], strides[0],
             strides[1] if len(strides) > 1 else None, modify.slope,

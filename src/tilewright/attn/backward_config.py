@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigRejected
 from .backward_problem import BackwardProblem
-from .rung import D_HEADS
+from .config import D_HEADS
 
 ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
@@ -47,7 +47,7 @@ class Tile:
         return Tile(int(rows), int(cols), int(warps) * shared, shared, bool(buffer), int(blocks or 1), int(stages or 2))
 
     def why_not(self) -> str | None:
-        """None when a kernel can be made with it, or the reason."""
+        """Return None when a kernel can be made with it, or the reason."""
         if self.warps not in (1, 2, 4, 8, 16):
             return f"{self.warps} warps must be a power of two up to 16"
         if self.along not in (1, 2, 4) or self.warps % self.along:
@@ -55,9 +55,9 @@ class Tile:
         apart = self.warps // self.along
         if self.rows < 1 or self.rows % (16 * apart):
             return f"{self.rows} rows must be a multiple of {16 * apart}: 16 for each of {apart} warps"
-        if self.cols not in (16, 32, 64, 128):
-            return f"{self.cols} columns must be 16, 32, 64 or 128"
-        if self.cols % (16 * self.along) or (self.along > 1 and self.cols < 32):
+        if self.cols not in (32, 64, 128):
+            return f"{self.cols} columns must be 32, 64 or 128"
+        if self.cols % (16 * self.along):
             return f"{self.cols} columns are not whole pieces of 16 for {self.along} warps"
         return None
 
@@ -132,7 +132,7 @@ class BackwardConfig:
         return {"attention_backward": str(self)}
 
     def why_not(self) -> str | None:
-        """None when kernels can be made with it, or the reason."""
+        """Return None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
             return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
         if self.wider and self.wider <= self.d_head:
@@ -151,8 +151,6 @@ class BackwardConfig:
             return f"sums {along}: {tile.cols} queries are not whole pieces of 16 for {along} of {tile.warps} warps"
         if not _shares_columns(self.columns, tile.warps // along, slice_of(self.columns, tile.along)):
             return f"sums {along}: {self.columns} columns are not shared evenly by {tile.warps // along} warps"
-        if tile.cols < 32:
-            return f"{tile.cols} columns; dS needs 32 or more a row in shared memory"
         return None
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigRejected
+from ..arrays.scalar import flag
+from ..errors import ConfigRejected, check_keywords
 from ..gpus import Gpu
 from ..plan.explained import Explained, Row, compiled_words
 from ..run.program import Program
+from .attention import attention, attention_varlen
 from .backward_call import Taken, planned
 from .backward_config import BackwardConfig
 from .backward_plan import BackwardPlan
@@ -25,7 +27,7 @@ from .score import Modification
 
 @dataclass(frozen=True, repr=False)
 class BackwardExplanation(Explained):
-    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what `attention_backward` would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: BackwardProblem | None
     """None when nothing is multiplied: gradients are 0 or empty. There is no plan either."""
@@ -68,9 +70,12 @@ def explain_attention_backward(
     `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
     figures. Nothing is launched. Raises as `attention_backward` does.
     """
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    check_keywords(attention_varlen if packed else attention, options)
+    deterministic = flag(deterministic, "deterministic")
     found = differentiable(score)
     options["modify"] = Modification(found.code, found.numbers)
-    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+    if packed:
         call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, q.shape[0], k.shape[0], **options)
     else:
         call = read_attention(q, k, v, **options)

@@ -17,13 +17,13 @@ from .backward_problem import BackwardProblem
 from .backward_rung import TILES_LIMIT, BackwardRung, grid_of
 from .hopper import map_of
 from .problem import AttentionProblem, BiasRows
+from .rung import LOG2_E, modification, score_constants
 
 SECTION_BYTES = 1 << 24
 """What the heads of a section read and add to, which is to stay in the L2 (head_of_block)."""
 _SMS, _MOST_PARTS, _LEAST_TURNS, _HEADS_TOGETHER = 132, 8, 8, 32
 """SMs of the GPUs whose rungs share queries between blocks; so many blocks share them at most, each with at least so
 many turns; heads that are begun together where their first tiles have most to do."""
-_LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,6 @@ class BackwardAddresses:
 
 _ARGS = "<15Q30q4q3Q6i4f2i"
 """BackwardArgs in cuda/attention/backward_args.cuh, after its numbers; a test holds them equal."""
-_MODIFICATION = """#pragma once
-constexpr bool fused_brief = false;  // scores are fp32, and become exponents
-#include "tile/fused_math.cuh"
-
-{}
-
-struct Modification {{
-  static __device__ float run(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
-{}
-    return value;
-  }}
-  static __device__ float slope(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
-{}
-    return value;
-  }}
-}};
-"""
-"""A call's function of a score, in place of cuda/attention/backward_modification.cuh."""
 
 
 def pack_args(problem: BackwardProblem, at: BackwardAddresses) -> Template:
@@ -85,7 +67,7 @@ def pack_args(problem: BackwardProblem, at: BackwardAddresses) -> Template:
         _ARGS, at.q, at.k, at.v, at.out, at.grad, at.lse, at.grad_lse, at.dq, at.dk, at.dv, at.stats, at.turns, at.sums,
         *at.parts, *strides, *problem.lse, *(problem.grad_lse or (0, 0, 0)),
         bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, at.bias, at.starts_q, at.starts_k,
-        p.batch, p.heads_q, p.heads_kv, p.group, *(p.totals or (p.seq_q, p.seq_k)), p.scale, p.scale * _LOG2_E,
+        p.batch, p.heads_q, p.heads_kv, p.group, *(p.totals or (p.seq_q, p.seq_k)), p.scale, p.scale * LOG2_E,
         p.softcap, p.scale / p.softcap if p.softcap else 0.0, *p.window,
     )  # fmt: skip
 
@@ -105,20 +87,6 @@ def common_constants(problem: BackwardProblem, columns: int) -> dict[str, Consta
     }
 
 
-def score_constants(problem: BackwardProblem) -> dict[str, Constant]:
-    """Return what a score and which pairs are seen depend on."""
-    p = problem.forward
-    return {
-        "is_causal": p.is_causal,
-        "has_left": p.window[0] >= 0,
-        "has_right": p.window[1] >= 0 and not p.is_causal,
-        "has_softcap": p.softcap > 0,
-        "has_bias": p.bias is not None,
-        "bias_type": CPP_TYPES[p.bias.dtype if p.bias else p.dtype],
-        "modifies": bool(p.modify),
-    }
-
-
 def compile_part(
     problem: BackwardProblem, columns: int, file: str, entry: str, constants: Mapping[str, Constant], arch: Arch
 ) -> CompiledKernel:
@@ -126,11 +94,8 @@ def compile_part(
     p = problem.forward
     generated = {}
     if p.modify:
-        count = len(p.numbers)
-        numbers = (
-            f"struct alignas(8) ScoreNumbers {{\n  float number[{count}];\n}};" if count else "struct ScoreNumbers {};"
-        )
-        generated["attention/backward_modification.cuh"] = _MODIFICATION.format(numbers, p.modify, problem.slope)
+        functions = modification(len(p.numbers), run=p.modify, slope=problem.slope)
+        generated["attention/backward_modification.cuh"] = functions
     return compile_rung(
         f"attention/{file}", {**common_constants(problem, columns), **constants}, entry, arch.name, generated=generated
     )
@@ -201,7 +166,7 @@ def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> di
         "sums_along": walk.sums or 1,
         "edge_q": varlen or p.seq_q % rows_q != 0,
         "edge_k": varlen or p.seq_k % rows_k != 0,
-        **score_constants(problem),
+        **score_constants(problem.forward),
     }
 
 
@@ -273,7 +238,7 @@ class RowsKernel:
         """Raises CompileError with the log."""
         constants: dict[str, Constant] = {"clears": self.clears, "turns": self.turns}
         if problem.stat_floats == 4:
-            constants |= {"edge_q": False, "edge_k": False, **score_constants(problem)}
+            constants |= {"edge_q": False, "edge_k": False, **score_constants(problem.forward)}
         return compile_part(problem, self.columns, "backward_rows.cuh", "backward_rows", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:

@@ -9,8 +9,8 @@ from ..errors import ConfigRejected
 from ..gpus import Arch, find_arch
 from .backward_config import ROW_RUN, BackwardConfig, Walk, walks_of
 from .backward_problem import BackwardProblem
+from .config import D_HEADS
 from .hopper import LEAST_STRIDE, STRIDES_END
-from .rung import D_HEADS
 
 TILES_LIMIT = 65535
 _COLUMNS_OF_BOTH = 320
@@ -184,7 +184,7 @@ class BackwardRung:
         raise ConfigRejected(f"{self.id} cannot run {how} on {arch}: {told}.")
 
     def why_not(self, problem: BackwardProblem, config: BackwardConfig, arch: Arch) -> str | None:
-        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        """Return None when the config can run the problem on the architecture; else the reason, with the numbers."""
         p = problem.forward
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))

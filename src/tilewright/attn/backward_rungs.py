@@ -16,10 +16,9 @@ _TWO_WALKS = (
     BackwardConfig(128, Tile(128, 64, 8), Tile(128, 32, 4)),
     BackwardConfig(128, Tile(64, 32, 4), Tile(64, 32, 4)),
     BackwardConfig(192, Tile(64, 32, 4), Tile(64, 32, 4), apart=True),
-    BackwardConfig(192, Tile(32, 16, 2), Tile(32, 16, 2), apart=True),
     BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
     BackwardConfig(256, Tile(64, 32, 4), Tile(64, 32, 4), apart=True),
-    BackwardConfig(256, Tile(32, 16, 2), Tile(32, 16, 2), apart=True),
+    BackwardConfig(256, Tile(32, 32, 2), Tile(32, 32, 2), apart=True),
 )
 _SUMS = (
     BackwardConfig(32, Tile(128, 64, 8), sums=4),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from ..arrays.dtypes import DTYPE_NAMES
 from ..arrays.integers import Integers
+from ..arrays.scalar import flag
 from ..arrays.view import Operand
 from ..errors import InvalidOperand
 from ..gpus import Gpu
@@ -19,7 +18,7 @@ from ..jit.params import named_numbers
 from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan
 from ..run.program import Program
-from ..run.runner import Output, Site
+from ..run.runner import Output, Unchecked
 from .arguments import (
     broadcast_bias,
     check_given_out,
@@ -32,16 +31,17 @@ from .arguments import (
     read_views,
     swapped,
 )
-from .cu_seqlens import Starts, length_of, read_starts, read_table, read_used
+from .config import D_HEADS
+from .cu_seqlens import Starts, held_table, length_of, read_starts, read_table, read_used
 from .family import plan_attention, plan_own_columns
+from .masks import as_bias
 from .problem import LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
-from .rung import D_HEADS
 from .score import NO_CHANGE, Modification
 from .stages import Lies, StridedRows, program_of
 
 
 @dataclass(frozen=True)
-class AttentionCall:
+class AttentionCall(Unchecked):
     """A checked call. Views of q, k, v and out are [batch, heads, rows, d]; those named in `copied` are not what
     kernels read: `problem` holds the strides of their copies (dense, padded to its d_head).
     """
@@ -84,14 +84,6 @@ class AttentionCall:
     def first(self) -> Operand:
         """The operand by which the call is placed."""
         return self.q
-
-    @property
-    def verify(self) -> bool:
-        return False
-
-    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
-        """Attention has no check of its own."""
-        raise NotImplementedError
 
     @property
     def inputs(self) -> tuple[tuple[str, Operand | np.ndarray | None], ...]:
@@ -180,10 +172,10 @@ def read_attention(
     if block_table is not None:
         if keys < 16 or keys & (keys - 1):
             raise InvalidOperand(f"k {k_view.shape} has pages of {keys} keys; kernels take powers of two from 16 on.")
-        table = read_table(block_table, q_view, k_view.shape[0])
+        table = read_table(block_table, q_view)
         keys *= table.shape[1]
     bias_view = None
-    if bias is not None:
+    if (bias := as_bias(bias, q)) is not None:
         q_name = DTYPE_NAMES[q_view.dtype]
         if isinstance(bias, (bool, int, float, np.generic)):
             raise InvalidOperand(
@@ -194,14 +186,16 @@ def read_attention(
         check_one_device(q_view, given)
         bias_view = broadcast_bias(given, (*q_view.shape[:3], keys))
     used = read_used(seqused, q_view, keys) if seqused is not None else None
+    table = held_table(table, used, k_view) if table is not None else None
     inputs = [q_view, k_view, v_view, bias_view, *(one.lies for one in (used, table) if one is not None)]
     check_given_out(out, out_view, [view for view in inputs if view is not None])
     options = read_options(q_view, keys, is_causal, scale, window, softcap, modify, return_lse)
     options["seqused"] = used is not None
     if table is not None:
-        options |= {"pages": (k_view.shape[2], table.shape[1], k_view.shape[0]), "keys": keys}
-    read = _finish(q_view, k_view, v_view, out_view, out, bias_view, None, options, shape, plan_with)
-    return replace(read, used=used, table=table, demands=Demands(batch_invariant=bool(batch_invariant)))
+        options["pages"] = k_view.shape[2], table.shape[1], k_view.shape[0]
+    extents = q_view.shape[0], q_view.shape[2], keys
+    read = _call_of(q_view, k_view, v_view, out_view, out, bias_view, None, extents, options, shape, plan_with)
+    return replace(read, used=used, table=table, demands=_demands(batch_invariant))
 
 
 def read_attention_varlen(
@@ -231,9 +225,14 @@ def read_attention_varlen(
     out_view = views[3] if out is not None else dense_result(q_view, (1, *shape), "bshd")
     check_given_out(out, out_view, [q_view, k_view, v_view, *(one.lies for one in starts if one.lies is not None)])
     options = read_options(q_view, k_view.shape[2], is_causal, scale, window, softcap, modify, return_lse)
-    options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, *lengths)}
-    read = _finish(q_view, k_view, v_view, out_view, out, None, starts, options, shape, plan_with)
-    return replace(read, demands=Demands(batch_invariant=bool(batch_invariant)))
+    options["totals"] = shape[0], k_view.shape[2]
+    extents = starts[0].entries, *lengths
+    read = _call_of(q_view, k_view, v_view, out_view, out, None, starts, extents, options, shape, plan_with)
+    return replace(read, demands=_demands(batch_invariant))
+
+
+def _demands(batch_invariant: Any) -> Demands:
+    return Demands(batch_invariant=flag(batch_invariant, "batch_invariant"))
 
 
 # --- the problem as kernels take it ----------------------------------------------------------------------------------
@@ -257,22 +256,26 @@ def why_copied(view: Operand, d_head: int) -> str | None:
     return None
 
 
+def rows_read(view: Operand, columns: int) -> tuple[HeadRows, str | None]:
+    """The rows that a kernel of so many columns takes: the view's, or those of its copy and why it is made."""
+    reason = why_copied(view, columns) if view.size else None
+    return (head_rows_of(view) if reason is None else head_rows(view.shape[1], view.shape[2], columns)), reason
+
+
 def padded_head(d: int, d_of_v: int) -> int:
     """The least d_head that kernels take and that holds the columns of q and k, and of v."""
     return next(known for known in D_HEADS if known >= max(d, d_of_v))
 
 
-def _finish(
+def _call_of(
     q: Operand, k: Operand, v: Operand, out: Operand, given_out: Any, bias: Operand | None,
-    starts: tuple[Starts, Starts] | None, options: dict[str, Any], out_shape: tuple[int, ...],
-    plan_with: tuple[str | None, Any],
+    starts: tuple[Starts, Starts] | None, extents: tuple[int, int, int], options: dict[str, Any],
+    out_shape: tuple[int, ...], plan_with: tuple[str | None, Any],
 ) -> AttentionCall:  # fmt: skip
-    batch, heads, seq_q, _ = q.shape
-    heads_kv, seq_k = k.shape[1], options.pop("keys", k.shape[2])
-    lse_shape: tuple[int, ...] = (batch, heads, seq_q)
-    if starts is not None:
-        batch, seq_q, seq_k = options.pop("lengths")
-        lse_shape = (heads, q.shape[2])
+    """The call of views that were held to one another. `extents`: entries, and their rows and keys, of packed ones the
+    longest; `options`: fields of the problem."""
+    (batch, seq_q, seq_k), heads, heads_kv = extents, q.shape[1], k.shape[1]
+    lse_shape = (batch, heads, seq_q) if starts is None else (heads, q.shape[2])
     bias_rows = None
     if bias is not None:
         by_batch, by_head, by_row, by_col = bias.strides
@@ -282,12 +285,9 @@ def _finish(
         """The problem of a kernel for these columns, and what is copied for it."""
         copied, rows = [], {}
         for operand, columns in ((q, d_head), (k, d_head), (v, d_v), (out, d_v)):
-            reason = why_copied(operand, columns)
-            if reason is not None and operand.size:
+            rows[operand.name], reason = rows_read(operand, columns)
+            if reason is not None:
                 copied.append((operand.name, reason))
-                rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], columns)
-            else:
-                rows[operand.name] = head_rows_of(operand)
         problem = AttentionProblem(
             batch, heads, heads_kv, seq_q, seq_k, d_head, rows["q"], rows["k"], rows["v"], rows["out"],
             q.dtype, bias=bias_rows, d_v=d_v if d_v != d_head else 0, **options,

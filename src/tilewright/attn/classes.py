@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..plan.classes import ATTENTION, bucket, checked
+from .config import D_HEADS
 from .problem import DTYPES, AttentionProblem
-from .rung import D_HEADS
 
 
 @dataclass(frozen=True)

@@ -49,17 +49,32 @@ def read_used(value: Any, q: Operand, rows: int) -> Integers:
     return replace(found, host=found.host.astype(np.int32))
 
 
-def read_table(value: Any, q: Operand, pages: int) -> Integers:
-    """`value` as block_table [batch, most pages of an entry]. Raises InvalidOperand.
-
-    Numbers are held to 0 .. pages - 1, on a GPU by the kernel: those that no key needs may be anything.
-    """
+def read_table(value: Any, q: Operand) -> Integers:
+    """`value` as block_table [batch, most pages of an entry]. Raises InvalidOperand."""
     found = read_integers(value, Wanted("block_table", ("batch", "pages")), "q", q)
     if found.shape[0] != q.shape[0]:
         raise InvalidOperand(f"block_table has shape {found.shape} and q {q.shape[0]} entries: a row for each.")
-    if found.host is None:
-        return found
-    return replace(found, host=np.clip(found.host, 0, max(pages - 1, 0)).astype(np.int32))
+    return found
+
+
+def held_table(table: Integers, used: Integers | None, k: Operand) -> Integers:
+    """The table with numbers from 0 to k's pages - 1, to which the kernel holds those on a GPU.
+
+    What no key needs may be anything. What used keys need is checked where the host knows. Raises InvalidOperand.
+    """
+    if table.host is None:
+        return table
+    (pages, _, page, _), last = k.shape, np.full(len(table.host), table.shape[1])
+    if used is not None:
+        last = np.zeros_like(last) if used.host is None else -(-used.host // page)
+    wrong = ((table.host < 0) | (table.host >= pages)) & (np.arange(table.shape[1]) < last[:, None])
+    if wrong.any():
+        entry, place = np.argwhere(wrong)[0]
+        raise InvalidOperand(
+            f"block_table[{entry}, {place}] is {table.host[entry, place]}, and keys of entry {entry} lie there; k has "
+            f"pages 0 to {pages - 1}."
+        )
+    return replace(table, host=np.clip(table.host, 0, max(pages - 1, 0)).astype(np.int32))
 
 
 def check_starts(numbers: np.ndarray, name: str, of: str, rows: int) -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import check_keywords
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
 from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
 from ..plan.plan import Plan
+from .attention import attention, attention_varlen
 from .call import AttentionCall, read_attention, read_attention_varlen
+from .config import AttentionConfig
 from .family import plan_attention
 from .problem import AttentionProblem
-from .rung import AttentionConfig
 from .score import modification_of
 
 
 @dataclass(frozen=True, repr=False)
 class AttentionExplanation(Explained):
-    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what `attention` would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: AttentionProblem | None
     """None when the result is empty and nothing would be launched; then there is no plan either."""
@@ -110,8 +112,10 @@ def explain_attention(
     figures. Nothing is launched. Raises as `attention` does.
     """
     call: AttentionCall
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    check_keywords(attention_varlen if packed else attention, options)
     options["modify"] = modification_of(score)
-    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+    if packed:
         call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
     else:
         call = read_attention(q, k, v, **options)

@@ -15,13 +15,14 @@ from ..plan.choose import plan
 from ..plan.demands import NONE, Demands
 from ..plan.entries import Entry
 from ..plan.estimate import AnyWork
-from ..plan.family import Option
+from ..plan.family import Preset
 from ..plan.plan import Plan, Refusal
 from ..plan.tables import generation_now
 from .classes import AttentionClass, attention_class_of, attention_columns, attention_distances, attention_key
+from .config import AttentionConfig
 from .hopper import HOPPER_RUNGS, ONLY_ON, HopperConfig
 from .problem import AttentionProblem
-from .rung import AttentionConfig, AttentionRung
+from .rung import AttentionRung
 from .rungs import ATTENTION_RUNGS, EVERY_RUNG, find_attention_rung, parse_config
 from .split import SPLIT_RUNGS, SplitConfig, SplitRung
 from .split_plan import (
@@ -53,7 +54,7 @@ ALONE_SLOWER = 1.25
 NEXT_Q_SPEED = {128: 1.18, 64: 1.16}
 """The same as HOPPER_SPEED with room for the next Q, by the keys of a tile. Those of 64 keys are ahead up to 512 causal
 rows, and behind from 1024 on."""
-HOPPER_OPTIONS = tuple(
+HOPPER_PRESETS = tuple(
     HopperConfig(*tile)
     for tile in (
         (64, 192, 96, 2, "products"), (64, 128, 128, 3, "products", 2), (64, 128, 64, 4, "products", 2), (64, 64, 128),
@@ -63,17 +64,20 @@ HOPPER_OPTIONS = tuple(
     )
 )  # fmt: skip
 """The best of sweeps on an H200, which had no case of d_head 32."""
-SHORT_PACKED, SHORT_PACKED_ROWS = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "", 2), 1.9), 512
+SHORT_PACKED, SHORT_PACKED_ROWS = Preset(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "", 2), 1.9), 512
 """Besides them, where packed entries have so few rows on average: it took 0.8 to 1.05 of the others' time."""
-SHORT_ROWS, SHORT_OPTIONS = 1024, (
-    Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.13),
-    Option(HOPPER_RUNGS[-1], HopperConfig(128, 128, 64, 3, "products", 2), 1.11),
-)  # fmt: skip
-"""And where self-attention has at most so many rows: they took 0.8 to 1 of the time where tiles of 192 rows leave
-none over, and at d_head 128 up to 256 rows, or 768 under a causal mask."""
+SHORT_PRESETS = (
+    (range(1025), range(0), Preset(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.13)),
+    (range(0), range(3073), Preset(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.19)),
+    (range(1025), range(1025), Preset(HOPPER_RUNGS[-1], HopperConfig(128, 128, 64, 3, "products", 2), 1.11)),
+    (range(0), range(257, 3073), Preset(HOPPER_RUNGS[-1], HopperConfig(128, 192, 64, 3, "", 2), 1.13)),
+)
+"""And where self-attention has so many rows without a mask, or so many causal ones. Tiles of 192 rows took 0.88
+to 0.99 of the others' time from 320 causal rows to 2048, and without a mask 0.8 to 1 where they leave no rows over.
+Tiles of 128 rows and 64 keys took 0.9 to 1 at d_head 128 up to 256 rows."""
 FEW_ROWS, FEW_ROWS_SPEED, MANY_TILES = 128, 0.5, 512
 """Up to so few rows in so many tiles mma.sync took 1.2 to 1.4 of the time of Hopper's rungs."""
-WINDOWED = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.35)
+WINDOWED = Preset(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.35)
 """And where a window bounds the keys to the left: it took 0.95 of the others' time with windows of 1024, and 0.79 with
 windows of 128."""
 _RUNGS = {rung.id: rung for rung in EVERY_RUNG}
@@ -112,7 +116,7 @@ class Attention:
         default = chosen.default(problem, gpu.arch)
         return Plan(chosen, default, "the rung's default", f"{chosen} was named in the call")
 
-    def options(self, problem: AttentionProblem, gpu: Gpu) -> Iterable[Option]:
+    def presets(self, problem: AttentionProblem, gpu: Gpu) -> Iterable[Preset]:
         """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows. Of
         few queries on many keys those that share keys too."""
         if not few_on_many(problem):
@@ -122,11 +126,11 @@ class Attention:
             slower = FEW_QUERIES_SLOWER if problem.seq_q < config.b_r else 1.0
             if isinstance(config, HopperConfig) and config.groups == 1:
                 slower *= ALONE_SLOWER
-            yield Option(rung, config, speed / slower)
+            yield Preset(rung, config, speed / slower)
         if not problem.d_v:
             speed = (HOPPER_SPEED if gpu.arch.name == ONLY_ON else PREFERRED) / SPLIT_GAIN
             for tiling in tilings_of(problem, gpu):
-                yield Option(SPLIT_RUNGS[-1], tiling, speed)
+                yield Preset(SPLIT_RUNGS[-1], tiling, speed)
 
     def is_modelled(self, problem: AttentionProblem, gpu: Gpu) -> bool:
         return False
@@ -212,20 +216,23 @@ class Attention:
         return config
 
 
-def _of_many(problem: AttentionProblem, gpu: Gpu) -> Iterator[Option]:
-    """The options that take all keys in one launch."""
+def _of_many(problem: AttentionProblem, gpu: Gpu) -> Iterator[Preset]:
+    """The presets that take all keys in one launch."""
     if problem.totals and problem.seq_q <= SHORT_PACKED_ROWS and (problem.d_head, problem.d_v) == (64, 0):
         yield SHORT_PACKED
     if problem.window[0] >= 0 and (problem.d_head, problem.d_v) == (64, 0):
         yield WINDOWED
-    if problem.totals is None and problem.seq_q == problem.seq_k <= SHORT_ROWS and problem.window[0] < 0:
-        yield from (one for one in SHORT_OPTIONS if (one.config.d_head, 0) == (problem.d_head, problem.d_v))
-    for hopper in HOPPER_RUNGS[-1].defaults_for(problem) if problem.d_v else HOPPER_OPTIONS:
+    if problem.totals is None and problem.seq_q == problem.seq_k and problem.window[0] < 0:
+        for full, causal, one in SHORT_PRESETS:
+            rows = causal if problem.right == 0 else full
+            if problem.seq_q in rows and (one.config.d_head, 0) == (problem.d_head, problem.d_v):
+                yield one
+    for hopper in HOPPER_RUNGS[-1].defaults_for(problem) if problem.d_v else HOPPER_PRESETS:
         if hopper.d_head == problem.d_head:
             speed = HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED
             if hopper.q_buffers > 1:
                 speed = NEXT_Q_SPEED[hopper.b_c]
-            yield Option(HOPPER_RUNGS[-1], hopper, speed * (PACKED_SPEED if problem.totals else 1.0))
+            yield Preset(HOPPER_RUNGS[-1], hopper, speed * (PACKED_SPEED if problem.totals else 1.0))
     if problem.d_v:
         return  # no other rung takes such
     top, d = ATTENTION_RUNGS[-1], problem.d_head
@@ -234,7 +241,7 @@ def _of_many(problem: AttentionProblem, gpu: Gpu) -> Iterator[Option]:
     short = gpu.arch.name == ONLY_ON and problem.totals is None and problem.seq_q <= FEW_ROWS and d >= 64
     slow = FEW_ROWS_SPEED if short and problem.batch * problem.heads_q >= MANY_TILES else 1.0
     for config in dict.fromkeys((*own, small)):
-        yield Option(top, config, slow * (PREFERRED if config in own else 1.0))
+        yield Preset(top, config, slow * (PREFERRED if config in own else 1.0))
 
 
 ATTENTION = Attention()

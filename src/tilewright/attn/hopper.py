@@ -16,8 +16,9 @@ from ..jit import Launch
 from ..jit.params import Address, Template, pack, pack_maps
 from ..jit.source import Constant
 from ..jit.tensor_map import TensorMap
+from .config import D_HEADS, Tiles
 from .problem import AttentionProblem, HeadRows
-from .rung import D_HEADS, AttentionAddresses, AttentionRung, pack_args, score_constants
+from .rung import AttentionAddresses, AttentionRung, pack_args, problem_constants
 
 KERNELS = "attention/hopper.cuh"
 """The file of every rung of Hopper; Cfg names one."""
@@ -39,7 +40,7 @@ _FEWEST_SMS = 64
 
 
 @dataclass(frozen=True)
-class HopperConfig:
+class HopperConfig(Tiles):
     """The tiles of an attention kernel of Hopper: `(d_head[/d_v], b_r, b_c): N_stages[+2_q][+products_in_turns]`.
 
     Each warpgroup of a block makes 64 of its b_r rows from tiles of b_c keys and values. `stages`: tiles of K, and of
@@ -70,28 +71,6 @@ class HopperConfig:
     def threads(self) -> int:
         """Threads of a block in which one warpgroup more copies."""
         return 128 * (self.groups + 1)
-
-    @property
-    def parts(self) -> int:
-        """In how many launched parts the keys are walked."""
-        return 1
-
-    @property
-    def whole_k(self) -> HopperConfig:
-        """The same with the keys in one part."""
-        return self
-
-    @property
-    def min_blocks(self) -> int:
-        return 1
-
-    @property
-    def tile(self) -> tuple[int, int, int]:
-        """Rows, keys and columns of a block's step."""
-        return self.b_r, self.b_c, self.d_head
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"attention": str(self)}
 
     @property
     def registers(self) -> int:
@@ -133,7 +112,7 @@ class HopperConfig:
         return HopperConfig(d_head, b_r, b_c, stages, match[7] or "", q_buffers or 1, d_v)
 
     def why_not(self) -> str | None:
-        """None when kernels can be made with it, or the reason."""
+        """Return None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
             return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
         if self.d_v and (self.d_v not in D_HEADS or self.d_v == self.d_head):
@@ -153,7 +132,7 @@ class HopperConfig:
         return self.too_many(self.registers)
 
     def too_many(self, registers: int) -> str | None:
-        """None where a thread may have so many registers, or why not."""
+        """Return None where a thread may have so many registers, or why not."""
         limit = 160 if self.groups == 3 else 240
         if registers <= limit:
             return None
@@ -225,7 +204,7 @@ class HopperRung(AttentionRung):
             "edge_k": problem.totals is not None or problem.seq_k % config.b_c != 0,
             "packed": 1,
             "draws": self.draws(problem, config),
-        } | score_constants(problem, self.scale_first(problem))
+        } | problem_constants(problem, self.scale_first(problem))
 
     def shape(self, problem: AttentionProblem, config: Any) -> Launch:
         grid, block = (_tiles(problem, config), 1, 1), (self.threads(config), 1, 1)

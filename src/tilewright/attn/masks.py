@@ -10,17 +10,18 @@ import numpy as np
 from ..errors import InvalidOperand
 
 
-def is_mask(bias: Any) -> bool:
-    """Return whether it is an array of booleans."""
-    dtype = getattr(bias, "dtype", None)
-    return dtype is not None and str(dtype) in ("bool", "torch.bool") and getattr(bias, "ndim", 0) > 0
+def as_bias(bias: Any, q: Any) -> Any:
+    """The bias; of an array of booleans 0 where it is True, -inf where it is False, made by its own library.
 
-
-def as_bias(mask: Any, q: Any) -> Any:
-    """0 where the mask is True, -inf where it is False, of the mask's shape; made by the mask's own library.
-
-    Raises InvalidOperand for an array of a library that is not torch, NumPy, CuPy or JAX.
+    Raises InvalidOperand for booleans of a library that is not torch, NumPy, CuPy or JAX.
     """
+    dtype = getattr(bias, "dtype", None)
+    if dtype is None or str(dtype) not in ("bool", "torch.bool") or getattr(bias, "ndim", 0) == 0:
+        return bias
+    return _of_mask(bias, q)
+
+
+def _of_mask(mask: Any, q: Any) -> Any:
     torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
     if torch is not None and isinstance(mask, torch.Tensor):
         dtype = q.dtype if isinstance(q, torch.Tensor) and q.is_floating_point() else torch.float32

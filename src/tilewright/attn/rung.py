@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,107 +12,12 @@ from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack, pack_numbers
 from ..jit.source import Constant
+from .config import D_HEADS, AttentionConfig
 from .problem import AttentionProblem, BiasRows, HeadRows
 
-D_HEADS = (32, 64, 96, 128, 192, 256)
 KERNELS = "attention/rungs.cuh"
 """The file of every rung; Cfg names one."""
 _GRID_LIMIT = 65535
-_GRAMMAR = re.compile(
-    r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\): load_([02])_([02])_([02])_fragments(\+buffer)?(?:\+(\d+)_blocks)?"
-)
-
-
-@dataclass(frozen=True)
-class AttentionConfig:
-    """The tiles of an attention kernel: `(d_head, b_r, b_c, n_warps): load_Q_K_V_fragments[+buffer][+N_blocks]`.
-
-    A block of n_warps warps makes b_r rows of out from tiles of b_c keys and values. load_*: 0 brings an operand into
-    registers as a whole, 2 in slices of two fragments, as they are multiplied. `buffer`: two sets of slices take turns.
-    `min_blocks`: blocks per SM that the compiler must leave registers for.
-    """
-
-    d_head: int
-    b_r: int
-    b_c: int
-    n_warps: int
-    load_q: int = 0
-    load_k: int = 0
-    load_v: int = 0
-    buffer: bool = False
-    min_blocks: int = 1
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.n_warps
-
-    @property
-    def parts(self) -> int:
-        """In how many launched parts the keys are walked."""
-        return 1
-
-    @property
-    def whole_k(self) -> AttentionConfig:
-        """The same with the keys in one part."""
-        return self
-
-    @property
-    def tile(self) -> tuple[int, int, int]:
-        """Rows, keys and columns of a block's step."""
-        return self.b_r, self.b_c, self.d_head
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"attention": str(self)}
-
-    @property
-    def shared_bytes(self) -> int:
-        """The bytes of a block: one tile each of Q (later out), K and V."""
-        return 2 * self.d_head * (self.b_r + 2 * self.b_c)
-
-    @property
-    def legend(self) -> str:
-        """One line that says what the parts of the text mean."""
-        loads = "load_Q_K_V: 0 loads an operand's fragments at once, 2 in slices"
-        told = ["(d_head, queries per block, keys per step, warps)", loads]
-        told += ["buffer: two slices take turns"] if self.buffer else []
-        told += ["blocks: at least so many per SM"] if self.min_blocks != 1 else []
-        return "; ".join(told)
-
-    def __str__(self) -> str:
-        text = f"({self.d_head}, {self.b_r}, {self.b_c}, {self.n_warps}): "
-        text += f"load_{self.load_q}_{self.load_k}_{self.load_v}_fragments"
-        return text + "+buffer" * self.buffer + (f"+{self.min_blocks}_blocks" if self.min_blocks != 1 else "")
-
-    @staticmethod
-    def parse(text: str) -> AttentionConfig:
-        """The config that str() wrote. Raises ConfigRejected for another text."""
-        match = _GRAMMAR.fullmatch(text.strip())
-        if match is None:
-            raise ConfigRejected(
-                f"{text!r} is not an attention config. One reads (d_head, b_r, b_c, n_warps): load_Q_K_V_fragments, "
-                "each load 0 or 2, with +buffer and +N_blocks where wanted: "
-                "(128, 128, 64, 4): load_2_2_2_fragments+buffer"
-            )
-        d_head, b_r, b_c, n_warps, q, k, v = map(int, match.groups()[:7])
-        buffer, blocks = match.groups()[7:]
-        return AttentionConfig(d_head, b_r, b_c, n_warps, q, k, v, bool(buffer), int(blocks or 1))
-
-    def why_not(self) -> str | None:
-        """None when kernels can be made with it, or the reason."""
-        if self.d_head not in D_HEADS:
-            return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
-        if self.n_warps not in (1, 2, 4, 8, 16):
-            return f"n_warps={self.n_warps} must be a power of two up to 16"
-        if self.b_r % (16 * self.n_warps) or self.b_r == 0:
-            return f"b_r={self.b_r} must be a multiple of {16 * self.n_warps}: 16 rows for each of {self.n_warps} warps"
-        if self.b_c < 16 or self.b_c & (self.b_c - 1):
-            return f"b_c={self.b_c} must be a power of two and at least 16"
-        for name in ("load_q", "load_k", "load_v"):
-            if getattr(self, name) not in (0, 2):
-                return f"{name}={getattr(self, name)} must be 0 (whole) or 2 (slices of two fragments)"
-        if self.min_blocks < 1:
-            return f"min_blocks={self.min_blocks} must be at least 1"
-        return None
 
 
 @dataclass(frozen=True)
@@ -153,23 +57,23 @@ constexpr bool fused_brief = false;  // scores are fp32, and become exponents
 {}
 
 struct Modification {{
-  static __device__ float run(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
+{}}};
+"""
+_FUNCTION = """  static __device__ float {}(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
 {}
     return value;
   }}
-}};
 """
-"""A call's function of a score, in place of cuda/attention/modification.cuh."""
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 _OPERANDS = ("q", "k", "v", "out")
 
 
-def _modification(problem: AttentionProblem) -> str:
-    count = len(problem.numbers)
+def modification(count: int, **functions: str) -> str:
+    """The file in place of cuda/attention/modification.cuh: a call's functions of a score and of `count` numbers."""
     numbers = (
         f"struct alignas(8) ScoreNumbers {{\n  float number[{count}];\n}};" if count else "struct ScoreNumbers {};"
     )
-    return _MODIFICATION.format(numbers, problem.modify)
+    return _MODIFICATION.format(numbers, "".join(_FUNCTION.format(name, body) for name, body in functions.items()))
 
 
 def _many(problem: AttentionProblem) -> bool:
@@ -181,27 +85,36 @@ def compile_attention(
     include: str, constants: Mapping[str, Constant], entry: str, problem: AttentionProblem, arch: Arch
 ) -> CompiledKernel:
     """A kernel with the problem's function of a score. Raises CompileError with the log."""
-    generated = {"attention/modification.cuh": _modification(problem)} if problem.modify else {}
+    generated = {}
+    if problem.modify:
+        generated["attention/modification.cuh"] = modification(len(problem.numbers), run=problem.modify)
     return compile_rung(include, constants, entry, arch.name, generated=generated)
 
 
-def score_constants(problem: AttentionProblem, scale_first: bool) -> dict[str, Constant]:
-    """Return what kernels of every rung are compiled for: what scores go through, and which lengths there are."""
+def score_constants(problem: AttentionProblem) -> dict[str, Constant]:
+    """Return what a score and which pairs are seen depend on, forwards and backwards."""
     return {
-        "in_type": CPP_TYPES[problem.dtype],
-        "d_head": problem.d_head,
         "is_causal": problem.is_causal,
-        "with_lse": problem.with_lse,
-        "scale_first": scale_first,
-        "varlen": problem.totals is not None,
-        "no_keys": problem.seq_k == 0 or problem.seqused,
         "has_left": problem.window[0] >= 0,
         "has_right": problem.window[1] >= 0 and not problem.is_causal,
         "has_softcap": problem.softcap > 0,
         "has_bias": problem.bias is not None,
         "bias_type": CPP_TYPES[problem.bias.dtype if problem.bias else problem.dtype],
-        "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
         "modifies": bool(problem.modify),
+    }
+
+
+def problem_constants(problem: AttentionProblem, scale_first: bool) -> dict[str, Constant]:
+    """Return what kernels of every rung are compiled for: what scores go through, and which lengths there are."""
+    return {
+        "in_type": CPP_TYPES[problem.dtype],
+        "d_head": problem.d_head,
+        "with_lse": problem.with_lse,
+        "scale_first": scale_first,
+        "varlen": problem.totals is not None,
+        "no_keys": problem.seq_k == 0 or problem.seqused,
+        "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
+        **score_constants(problem),
     }
 
 
@@ -262,7 +175,7 @@ class AttentionRung:
         return config.shared_bytes
 
     def why_not(self, problem: AttentionProblem, config: Any, arch: Arch) -> str | None:
-        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        """Return None when the config can run the problem on the architecture; else the reason, with the numbers."""
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
@@ -321,7 +234,7 @@ class AttentionRung:
             "many": _many(problem),
             "packed": 1,
         }
-        values |= score_constants(problem, self.scale_first(problem))
+        values |= problem_constants(problem, self.scale_first(problem))
         strides = {f"{name}_stride": getattr(problem, name).row_stride for name in _OPERANDS}
         static = self.static_strides and all(0 < stride < 2**31 for stride in strides.values())
         values |= {name: stride if static else 0 for name, stride in strides.items()}
@@ -362,7 +275,7 @@ def pack_args(problem: AttentionProblem, rung: AttentionRung, at: AttentionAddre
         for rows in (problem.q, problem.k, problem.v, problem.out)
         for stride in (rows.batch_stride, rows.head_stride, rows.row_stride)
     )
-    factor = _LOG2_E * (1.0 if rung.scale_first(problem) else problem.scale)
+    factor = LOG2_E * (1.0 if rung.scale_first(problem) else problem.scale)
     bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
     return first + pack(
         _ARGS, at.q, at.k, at.v, at.out, at.lse, *strides, problem.group,

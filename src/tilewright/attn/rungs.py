@@ -7,8 +7,9 @@ from functools import partial
 from itertools import product
 
 from ..errors import ConfigRejected
+from .config import D_HEADS, AttentionConfig
 from .hopper import HOPPER_RUNGS, HopperConfig
-from .rung import D_HEADS, AttentionConfig, AttentionRung
+from .rung import AttentionRung
 from .split import SPLIT_RUNGS, SplitConfig
 
 Check = Callable[[AttentionConfig], str | None]

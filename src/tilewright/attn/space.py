@@ -63,5 +63,5 @@ def _shape(candidate: Candidate) -> tuple[object, ...]:
 
 
 def _order(candidate: Candidate) -> tuple[float, int, str]:
-    """By modelled time; of equals the higher rung first, so that a space is always the same."""
+    """The order by modelled time; of equals the higher rung comes first, so that a space is always the same."""
     return candidate.prediction.ms, -int(candidate.rung.id[1:3]), candidate.text

@@ -18,8 +18,9 @@ from ..jit import CompiledKernel, Launch
 from ..jit.params import Address, Template, pack
 from ..jit.source import Constant
 from ..run.program import Workspace
+from .config import D_HEADS, Tiles
 from .problem import AttentionProblem
-from .rung import D_HEADS, AttentionAddresses, AttentionRung, compile_attention, score_constants
+from .rung import AttentionAddresses, AttentionRung, compile_attention, problem_constants
 
 _GRAMMAR = re.compile(
     r"\((\d+), ?(\d+), ?(\d+)\): (\d+)x(\d+) warps, (\d+) stages"
@@ -33,7 +34,7 @@ _MERGE_LANES = 8
 
 
 @dataclass(frozen=True)
-class SplitConfig:
+class SplitConfig(Tiles):
     """The tiles of split attention: `(d_head, b_r, b_c): RxK warps, S stages[, N parts][, sliced q][+N_blocks]`.
 
     A block makes b_r rows: pairs of a query and a head of those that share a head of keys. Its warps are R along the
@@ -70,9 +71,6 @@ class SplitConfig:
     def tile(self) -> tuple[int, int, int]:
         """Rows, keys and columns of a block's step."""
         return self.b_r, self.b_c * self.key_warps, self.d_head
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"attention": str(self)}
 
     @property
     def shared_bytes(self) -> int:
@@ -117,7 +115,7 @@ class SplitConfig:
         )  # fmt: skip
 
     def why_not(self) -> str | None:
-        """None when kernels can be made with it, or the reason."""
+        """Return None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
             return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
         if self.row_warps not in (1, 2, 4, 8) or self.key_warps not in (1, 2, 4, 8, 16) or self.n_warps > 16:
@@ -206,7 +204,7 @@ def split_constants(problem: AttentionProblem, config: SplitConfig, rung: SplitR
     for name in ("k", "v"):
         stride = getattr(problem, name).row_stride
         values[f"{name}_stride"] = stride if 0 < stride < 2**31 else 0
-    return values | score_constants(problem, rung.scale_first(problem))
+    return values | problem_constants(problem, rung.scale_first(problem))
 
 
 def is_merged(problem: AttentionProblem, config: SplitConfig) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from ..run import libraries
 from ..run.runner import Ran
 from ..run.warm import MISS, WarmCall, WarmCalls
+from .config import AttentionConfig
 from .hopper import HopperConfig
-from .rung import AttentionConfig
 from .split import SplitConfig
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from functools import lru_cache
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..plan.estimate import AnyWork, Work
+from .config import AttentionConfig
 from .hopper import HopperConfig
 from .problem import AttentionProblem
-from .rung import AttentionConfig, AttentionRung
+from .rung import AttentionRung
 from .split import SplitConfig
 from .split_plan import SplitWork
 
@@ -72,18 +73,23 @@ def _steps(problem: AttentionProblem, config: AttentionConfig | HopperConfig) ->
     return min(longest, seen / config.b_c), longest
 
 
+def ends_with_the_last_rows(problem: AttentionProblem) -> bool:
+    """Return whether tiles that are not full come first on Hopper, where they are short."""
+    return problem.right == 0 and problem.window[0] < 0 and problem.totals is None and problem.seq_k >= problem.seq_q
+
+
 def _work_on_hopper(problem: AttentionProblem, rung: AttentionRung, config: HopperConfig) -> Work:
     item, scores = ITEM_BYTES[problem.dtype], config.b_r * config.b_c
     steps, longest = _steps(problem, config)
+    row_tiles = ceil_div(problem.seq_q, config.b_r)
+    if ends_with_the_last_rows(problem):
+        steps = min(longest, (problem.seq_k - config.b_r * (row_tiles - 1) / 2) / config.b_c + 0.5)
     columns = config.d_head + config.columns  # of keys and of values
     brought = config.b_c * columns * item
     reads = config.groups * (brought + 64.0 * config.d_head * item)  # each warpgroup multiplies its Q with all of K, V
     registers = 65536 // config.threads // 8 * 8  # at the start, before roles share them out
     weights = _EXPONENTIAL * scores * min(1.0, 128 / columns) ** _WIDER * (_ALONE if config.groups == 1 else 1.0)
-    row_tiles = ceil_div(problem.seq_q, config.b_r)
     slower = _SLOWER_HOPPER.get(rung.id[:3], 1.0)
-    if problem.is_causal and row_tiles % 2:  # pairs of a long and a short tile lie across heads
-        slower *= 1 + min(0.1, 0.9 / row_tiles)
     if config.q_buffers > 1 and row_tiles * problem.heads_q * problem.batch >= _SEVERAL:
         slower /= 1 + _NEXT_Q / max(problem.visible_pairs / problem.seq_q, 128)
     return Work(

@@ -14,12 +14,13 @@ from . import (
     emulate,
     exercise,
     explain,
-    house,
     inspect,
+    installation,
     ladder,
     occupancy,
     page,
     profile,
+    records,
     roofline,
     rungs,
     tune,
@@ -35,7 +36,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
         print(f"tilewright {__version__}")
         raise typer.Exit
@@ -57,10 +58,10 @@ app.command(epilog=banks.EXAMPLE)(banks.banks)
 app.command(epilog=claims.EXAMPLE)(claims.claims)
 app.command(epilog=page.EXAMPLE)(page.page)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
-app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
-app.add_typer(house.cache_app, name="cache")
+app.command(epilog="Example:  tilewright doctor --json report.json")(installation.doctor)
+app.add_typer(installation.cache_app, name="cache")
 app.command(
     epilog="Examples:\n\n  tilewright bench fp32-ladder\n\n  tilewright bench --stale\n\n"
     "  tilewright bench mine.cu --against f09 --set n=4096"
-)(house.bench)
-app.command(epilog="Examples:\n\n  tilewright report --write\n\n  tilewright report fp32-ladder")(house.report)
+)(records.bench)
+app.command(epilog="Examples:\n\n  tilewright report --write\n\n  tilewright report fp32-ladder")(records.report)

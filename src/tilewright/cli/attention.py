@@ -8,6 +8,7 @@ import typer
 
 from ..gpus import DEFAULT_GPU, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
+from .complete import gpu_option
 from .console import Progress, console, show
 from .options import Json, read_dtype
 
@@ -36,7 +37,7 @@ def attention(
     causal: Annotated[bool, typer.Option("--causal", help="A query sees no later key.")] = False,
     dtype: Annotated[str, typer.Option(help="bf16 or f16.", callback=read_dtype)] = "bf16",
     rungs: Annotated[str | None, typer.Option(help="Such as a05..a09 or a01,a16. Default: all.")] = None,
-    gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
     emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
     seconds: Annotated[float, typer.Option(help="On a GPU: measured time per rung and reference.", min=0.01)] = 1.0,
     json_file: Json = None,

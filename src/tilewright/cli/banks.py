@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from ..errors import InvalidOperand
+from ..gpus import DEFAULT_GPU
+from .complete import gpu_option, kernel_argument
+from .console import Progress
 from .grids import numbers, show_result
 from .options import Json
 
@@ -15,11 +18,15 @@ EXAMPLE = (
     "  tilewright banks --down 32 --pitch 32 --swizzle 5,0,5\n\n"
     "  tilewright banks --access matrix --item 2 --width 8 --stride 8 --down 16 --pitch 64 --swizzle 3,3,3\n\n"
     '  tilewright banks --element "i % 8 * 32 + i / 8"\n\n'
-    "  tilewright banks --strides 8"
+    "  tilewright banks --strides 8\n\n  tilewright banks h08 h09"
 )
 
 
 def banks(
+    kernels: Annotated[
+        list[str] | None,
+        kernel_argument("Kernels instead: f09, f09:tile_k=8, a .cu or .ptx file: each of its lines.", "[RUNG|FILE]..."),
+    ] = None,
     stride: Annotated[
         int | None, typer.Option(help="Elements from one lane's to the next along a line. Default: the width.")
     ] = None,
@@ -33,9 +40,11 @@ def banks(
     strides: Annotated[
         int | None, typer.Option(help="Instead: an xor swizzle of so many columns, as signed strides.")
     ] = None,
+    gpu: Annotated[str, gpu_option("Of a kernel: the GPU that it is compiled for.")] = DEFAULT_GPU,
     json_file: Json = None,
 ) -> None:
-    """Show the bank of each lane's word and the wavefronts of a warp's access, before and after a swizzle."""
+    """Show the bank of each lane's word and the wavefronts of a warp's access, before and after a swizzle; or the
+    wavefronts of a kernel's accesses, line by line."""
     from ..lab.bank_map import banks as calculate
     from ..lab.bank_map import swizzle_strides
     from ..lab.expression import whole
@@ -43,13 +52,28 @@ def banks(
     from ..lab.shown import Shown
 
     along = (stride, down, pitch)
-    if strides is not None and (*along, element, item, width, access, swizzle) != (
-        None, 1, None, None, 4, 1, "load", None,
-    ):  # fmt: skip
+    other = (*along, element, item, width, access, swizzle) != (None, 1, None, None, 4, 1, "load", None)
+    if kernels and (other or strides is not None):
+        raise InvalidOperand("a kernel brings its accesses: omit the options of an access.")
+    if strides is not None and other:
         raise InvalidOperand("--strides shows a table of its own: omit the options of an access.")
     if element is not None and along != (None, 1, None):
         raise InvalidOperand("--element names each lane's element: omit --stride, --down and --pitch.")
     with json_result(json_file) as write:
+        if kernels:
+            from ..lab.bank_lines import banks_of
+
+            tables = []
+            with Progress(len(kernels)) as progress:
+                for number, kernel in enumerate(kernels):
+                    progress.show(number, kernel)
+                    tables.append(banks_of(kernel, gpu=gpu))
+            for number, table in enumerate(tables):
+                if number:
+                    print()
+                show_result(table)
+            write([table.to_dict() for table in tables])
+            return
         found: Shown
         if strides is not None:
             found = swizzle_strides(strides)

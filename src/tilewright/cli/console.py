@@ -103,6 +103,10 @@ class Progress:
             self.task = self.bar.add_task(text, total=self.total)
         self.bar.update(self.task, description=text, completed=done)
 
+    def blocks(self, done: int, total: int) -> None:
+        """Show that so many of a launch's blocks have run; `total` of the bar is 1."""
+        self.show(done / total, f"{done} of {total} blocks")
+
     def print(self, text: str) -> None:
         """A line of results to stdout, above the bar where there is one."""
         if self.bar is not None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InvalidOperand, TilewrightError
+from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU
-from .console import note
+from .complete import gpu_option
 from .options import Json
+from .watch import run_on_changes
 
 EXAMPLE = (
     "Example:\n\n  tilewright emulate axpy.cu --entry axpy --grid 4 --block 128 --arg 'x=f32[512]=random' "
@@ -53,7 +53,7 @@ def emulate(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Go on after a fault and report all of them.")] = False,
-    gpu: Annotated[str, typer.Option(help="The GPU whose limits apply.")] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("The GPU whose limits apply.")] = DEFAULT_GPU,
     shared_bytes: Annotated[int, typer.Option(help="Dynamic shared memory per block.", min=0)] = 0,
     include: Annotated[list[Path] | None, typer.Option(help="Folder of headers.", exists=True)] = None,
     option: Annotated[
@@ -137,32 +137,6 @@ def emulate(
     files = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.(?:np[yz]|safetensors)", one)]
     scripts = [Path(one.text) for one in references if not one.buffer]
     run_on_changes(once, [file, *options["include"], *scripts, *files])
-
-
-def run_on_changes(once: Callable[[], None], places: Sequence[Path]) -> None:
-    """Run now, and again whenever one of the files changes (or one in a folder), until Ctrl-C. Errors are shown."""
-    from ..emu.hazards import forget_files
-
-    def stamps() -> list[tuple[str, int, int]]:
-        paths = [path for place in places for path in (place.rglob("*") if place.is_dir() else (place,))]
-        found = [(str(path), path.stat()) for path in paths if path.is_file()]
-        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in found]
-
-    try:
-        while True:
-            seen = stamps()
-            forget_files()
-            try:
-                once()
-            except typer.Exit:
-                pass
-            except TilewrightError as error:
-                note(f"ERROR: {error}")
-            note(f"Waiting for a change of {places[0]}. Ctrl-C ends.")
-            while stamps() == seen:
-                time.sleep(0.2)
-    except KeyboardInterrupt:
-        return
 
 
 def _named(text: str, option: str) -> tuple[str, str]:

@@ -101,7 +101,7 @@ class Outcome:
 
     @property
     def faults(self) -> list[Hazard]:
-        """The hazards that are no warnings."""
+        """The hazards that are not warnings."""
         return [hazard for hazard in self.hazards if hazard.level == "error"]
 
     @property
@@ -133,12 +133,8 @@ def outcome_of(
     from ..emu.reference import after_of
 
     with Progress(1.0) as progress:
-
-        def show(done: int, total: int) -> None:
-            progress.show(done / total, f"{done} of {total} blocks")
-
         try:
-            result = emulate(file, entry, args=values, progress=show, **options)
+            result = emulate(file, entry, args=values, progress=progress.blocks, **options)
         except EmulatorFault as error:
             return Outcome(hazards=[error.hazard])
     wrong = []
@@ -201,6 +197,12 @@ def print_counters(counters: Counters) -> None:
     ):
         if requests:
             table.add_row(name, f"{requests:,}", f"requests, {sectors:,} sectors: {sectors / requests:.2f} per request")
+    for name, requests, nbytes in (
+        ("bulk loads", counters.bulk_load_requests, counters.bulk_load_bytes),
+        ("bulk stores", counters.bulk_store_requests, counters.bulk_store_bytes),
+    ):
+        if requests:
+            table.add_row(name, f"{requests:,}", f"copies, {nbytes:,} bytes")
     for name, requests, wavefronts, ideal in (
         ("shared loads", counters.shared_load_requests, counters.shared_load_wavefronts, counters.shared_load_ideal),
         ("shared stores", counters.shared_store_requests, counters.shared_store_wavefronts,

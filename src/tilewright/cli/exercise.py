@@ -10,13 +10,16 @@ import typer
 
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU
-from .console import note, say
+from .complete import gpu_option, known_starters
+from .console import Progress, say
 from .grids import show_result
 from .options import Json
+from .watch import run_on_changes
 
 NEW_EXAMPLE = "Examples:\n\n  tilewright new mine.cu\n\n  tilewright new product.cu --kind matmul"
 CHECK_EXAMPLE = (
     "Examples:\n\n  tilewright check mine.cu\n\n  tilewright check mine.cu --set n=256 --json -\n\n"
+    "  tilewright check mine.cu --watch\n\n  tilewright check mine.cu --sarif mine.sarif --junit mine.xml\n\n"
     "Exit status: 0 for a kernel that is right and scores what its file asks for, 1 for one that is not, 2 for a file\n"
     "that does not say what to run."
 )
@@ -25,7 +28,12 @@ CHECK_EXAMPLE = (
 def new(
     file: Annotated[Path, typer.Argument(help="The file to write: mine.cu.")],
     kind: Annotated[
-        str, typer.Option(help="transpose, matmul, sum, or the exercise of a lesson in docs/learn.")
+        str,
+        typer.Option(
+            help="transpose, matmul, sum; or a lesson's exercise: axpy, copy, shared, tiles, banks, shuffle, pipeline, "
+            "fragments, swizzle, softmax, transaction, proxy.",
+            autocompletion=known_starters,
+        ),
     ] = "transpose",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     json_file: Json = None,
@@ -54,34 +62,47 @@ def sizes_of(texts: list[str] | None) -> dict[str, int]:
 def check(
     file: Annotated[Path, typer.Argument(help="A .cu file with // check: lines (tilewright new writes one).")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="A size instead of its `let` line: n=256.")] = None,
-    gpu: Annotated[str, typer.Option(help="The GPU whose limits apply.")] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("The GPU whose limits apply.")] = DEFAULT_GPU,
     seed: Annotated[int, typer.Option(help="Seed of 'random'.", min=0)] = 0,
+    watch: Annotated[bool, typer.Option("--watch", help="Run again whenever the file changes.")] = False,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Write what was found as SARIF.", metavar="FILE")
+    ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="Write the verdict as JUnit XML.", metavar="FILE")
     ] = None,
     json_file: Json = None,
 ) -> None:
     """Run a kernel on the emulator as its comments say, and score it: right, hazards, sectors, conflicts."""
-    from ..lab.exercise import check_kernel
+    from ..lab.exercise import run_exercise, scored
+    from ..lab.exercise_lines import read_exercise
     from ..lab.record import check_writable, json_result, write_text
-    from ..report.ci import junit_of
+    from ..report.ci import junit_of, sarif
 
-    started = time.perf_counter()
-    if junit_file is not None:
-        check_writable(junit_file)
-    with json_result(json_file) as write:
-        found = check_kernel(file, sizes=sizes_of(set_), gpu=gpu, seed=seed)
-        for text in (*found.hazards, *(f"WRONG: {said}" for said in found.wrong)):
-            note(text)
-        if found.printed:
-            print(found.printed, end="" if found.printed.endswith("\n") else "\n")
-        show_result(found)
-        if junit_file is not None:
-            said = [*found.hazards, *found.wrong]
-            if not found.passed and not said:
-                said = [f"score {found.score} of 100; the file asks for {found.least_score}"]
-            failures = [("failed", text.splitlines()[0], text) for text in (said if not found.passed else ())]
-            write_text(junit_file, junit_of(file, found.entry, failures, time.perf_counter() - started))
-        write(found.to_dict())
-    if not found.passed:
-        raise typer.Exit(1)
+    for place in (sarif_file, junit_file):
+        if place is not None:
+            check_writable(place)
+
+    def once() -> None:
+        started = time.perf_counter()
+        with json_result(json_file) as write:
+            exercise = read_exercise(file, sizes_of(set_))
+            with Progress(1.0) as progress:
+                ran = run_exercise(exercise, gpu, seed, progress.blocks)
+            found = scored(exercise, ran)
+            if found.printed:
+                print(found.printed, end="" if found.printed.endswith("\n") else "\n")
+            show_result(found)
+            if sarif_file is not None:
+                write_text(sarif_file, sarif(file, ran.hazards, ran.wrong))
+            if junit_file is not None:
+                failures = [("failed", text.splitlines()[0], text) for text in found.reasons]
+                write_text(junit_file, junit_of(file, found.entry, failures, time.perf_counter() - started))
+            write(found.to_dict())
+        if not found.passed:
+            raise typer.Exit(1)
+
+    if watch:
+        run_on_changes(once, [file, *file.parent.glob("*.py")])
+    else:
+        once()

@@ -9,6 +9,7 @@ import typer
 
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
+from .complete import gpu_option
 from .console import console
 from .ladder import dense_problem
 from .options import Json, Layout, OutDtype, Precision, attention_problems, read_dtype, read_extents
@@ -45,7 +46,7 @@ def explain(
     precision: Precision = "ieee",
     batch: Annotated[int, typer.Option(help="How many such products.")] = 1,
     rung: Annotated[str | None, typer.Option(help="A rung to run instead of the plan's choice.")] = None,
-    gpu: Annotated[str, typer.Option(help="The GPU to plan for.")] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("The GPU to plan for.")] = DEFAULT_GPU,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
     json_file: Json = None,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU
+from .complete import gpu_option, kernel_argument, kernel_option
 from .console import Progress
 from .grids import show_result
 from .options import Json, read_dtype
@@ -22,16 +23,14 @@ EXAMPLE = (
 
 
 def inspect(
-    what: Annotated[str, typer.Argument(metavar="RUNG|FILE", help="A rung (f09, a17), or a .cu, .ptx or .cubin file.")],
-    diff: Annotated[
-        str | None, typer.Option(help="Another rung or file, shown next to it.", metavar="RUNG|FILE")
-    ] = None,
+    what: Annotated[str, kernel_argument("A rung (f09, a17), or a .cu, .ptx or .cubin file.")],
+    diff: Annotated[str | None, kernel_option("Another rung or file, shown next to it.")] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(help="Of a rung: tile_k=16,stages=3 changes its default. Given more than once: a table."),
     ] = None,
     space: Annotated[bool, typer.Option("--space", help="A table of every config of the rung's space.")] = False,
-    gpu: Annotated[str, typer.Option(help="The GPU that it is compiled for.")] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("The GPU that it is compiled for.")] = DEFAULT_GPU,
     boards: Annotated[bool, typer.Option("--boards", help="Occupancy on every known GPU too.")] = False,
     dtype: Annotated[
         str | None,

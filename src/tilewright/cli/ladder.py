@@ -10,6 +10,7 @@ import typer
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
+from .complete import gpu_option
 from .console import Progress, console, note, show
 from .options import Dtype, Json, Layout, Precision
 
@@ -41,7 +42,7 @@ def gemm(
     precision: Precision = "ieee",
     layout: Layout = "nn",
     rungs: Annotated[str | None, typer.Option(help="Such as f05..f09 or f01,f12. Default: all.")] = None,
-    gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
     emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
     seconds: Annotated[float, typer.Option(help="On a GPU: measured time per rung.", min=0.01)] = 1.0,
     peers: Annotated[str, typer.Option(help="On a GPU, other kernels to compare: names, all, or none.")] = "all",

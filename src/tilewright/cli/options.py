@@ -51,8 +51,8 @@ def read_extents(shape: str, where: str) -> list[int]:
 
 def attention_problems(shapes: str, dtypes: str, causal: bool) -> list[AttentionProblem]:
     """The problems that words such as 4x32/8x4096x128 name, of each type. Raises InvalidOperand."""
+    from ..attn.config import D_HEADS
     from ..attn.problem import AttentionProblem
-    from ..attn.rung import D_HEADS
 
     found = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):

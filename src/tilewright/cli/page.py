@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import say
+from .console import Progress, say
 from .options import Json
 
 EXAMPLE = (
@@ -34,7 +34,8 @@ def page(
 
     check_writable(out)
     with json_result(json_file) as write:
-        text = build(records or benchmarks() / "results", kernel or ())
+        with Progress(None) as progress:
+            text = build(records or benchmarks() / "results", kernel or (), progress.show)
         write_text(out, text)
         say(f"{out}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<svg ')} charts")
         write({"file": str(out), "bytes": len(text.encode()), "charts": text.count("<svg ")})

@@ -6,19 +6,25 @@ from typing import Annotated
 
 import typer
 
+from .complete import kernel_argument
 from .console import Progress
+from .exercise import sizes_of
 from .grids import show_result
 from .options import Json, read_dtype
 
 EXAMPLE = (
     "Examples:\n\n  tilewright profile f09 f12 cublas\n\n  tilewright profile h13 cublas --size 8192\n\n"
+    "  tilewright profile mine.cu f09 cublas --set n=4096\n\n"
     "  tilewright profile a17 flash --size 4096 --causal --json profile.json"
 )
 
 
 def profile(
     names: Annotated[
-        list[str], typer.Argument(metavar="KERNEL...", help="Rungs, cublas, flash (FlashAttention-2) or cudnn.")
+        list[str],
+        kernel_argument(
+            "Rungs (f09, f09:tile_k=8), .cu files, cublas, flash (FlashAttention-2) or cudnn.", "KERNEL..."
+        ),
     ],
     size: Annotated[int, typer.Option(help="m = n = k, or queries and keys.", min=1)] = 4096,
     dtype: Annotated[
@@ -29,6 +35,10 @@ def profile(
     heads: Annotated[int, typer.Option(help="Of attention.", min=1)] = 16,
     d_head: Annotated[int, typer.Option(help="Of attention.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="Attention in which a query sees no later key.")] = False,
+    entry: Annotated[str | None, typer.Option(help="Of a .cu file with several kernels: which.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="Of a .cu file: a size instead of its `let` line, n=4096.")
+    ] = None,
     seconds: Annotated[
         float,
         typer.Option(
@@ -45,7 +55,7 @@ def profile(
         with Progress(len(names)) as progress:
             found = run(
                 names, size=size, dtype=dtype, layout=layout, batch=batch, heads=heads, d_head=d_head, causal=causal,
-                seconds=seconds, say=progress.show,
+                seconds=seconds, entry=entry, sizes=sizes_of(sets), say=progress.show,
             )  # fmt: skip
         show_result(found)
         write(found.records())

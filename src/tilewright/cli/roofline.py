@@ -8,22 +8,33 @@ import typer
 
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU
+from .complete import gpu_option, kernel_argument
 from .grids import extents, show_result
 from .options import Json, read_dtype
 
 EXAMPLE = (
     "Examples:\n\n  tilewright roofline --gpu H200 --shape 4096x4096x4096 --tile 128x256\n\n"
     '  tilewright roofline --gpu "RTX 5070 Ti" --intensity 0.25,7.94\n\n'
-    "  tilewright roofline --records fp32-ladder"
+    "  tilewright roofline --records fp32-ladder\n\n  tilewright roofline f05 f12 mine.cu"
 )
 
 
 def roofline(
-    gpu: Annotated[str, typer.Option(help="The GPU.")] = DEFAULT_GPU,
+    kernels: Annotated[
+        list[str] | None,
+        kernel_argument("Kernels: f09, f09:tile_k=8, a .cu or .ptx file.", "[RUNG|FILE]..."),
+    ] = None,
+    gpu: Annotated[str, gpu_option("The GPU.")] = DEFAULT_GPU,
     dtype: Annotated[
-        str, typer.Option(help="f32, f16, bf16, fp8; or of f32 operands tf32 or fp32x3.", callback=read_dtype)
-    ] = "f32",
-    shape: Annotated[str | None, typer.Option(help="A product, m x n x k: 4096x4096x64.")] = None,
+        str | None,
+        typer.Option(
+            help="f32, f16, bf16, fp8; or of f32 operands tf32 or fp32x3. Default: the first rung's, or f32.",
+            callback=read_dtype,
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="A product, m x n x k: 4096x4096x64. Of rungs: instead of 4096 cubed.")
+    ] = None,
     tile: Annotated[str | None, typer.Option(help="With --shape: a block's part of it, m x n: 128x256.")] = None,
     intensity: Annotated[str | None, typer.Option(help="FLOP per byte; several with commas.")] = None,
     records: Annotated[
@@ -43,7 +54,7 @@ def roofline(
         ) from None
     with json_result(json_file) as write:
         found = calculate(
-            gpu, dtype, intensity=points, records=records,
+            gpu, dtype, intensity=points, records=records, kernels=kernels or (),
             shape=None if shape is None else extents("shape", shape, 3),
             tile=None if tile is None else extents("tile", tile, 2),
         )  # fmt: skip

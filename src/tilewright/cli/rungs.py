@@ -8,13 +8,14 @@ import typer
 
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, find_gpu
+from .complete import gpu_option, kernel_argument, kernel_option
 from .console import console, say
 from .options import Json
 
 if TYPE_CHECKING:
     from ..attn.rung import AttentionRung
     from ..gemm.rung import Rung
-    from ..lab.rung_source import RungSource, SourceLine
+    from ..lab.kernel_source import KernelSource, SourceLine
 
 
 def rungs(json_file: Json = None) -> None:
@@ -38,7 +39,14 @@ def rungs(json_file: Json = None) -> None:
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="RUNG", help="A rung: f09, h13_persistent, a17.")],
+    what: Annotated[
+        str,
+        kernel_argument("A rung (f09, f09:tile_k=8, a17), or a .cu, .ptx or .cubin file."),
+    ],
+    diff: Annotated[
+        str | None,
+        kernel_option("New lines are those that this rung or file has not. Default: the rung below."),
+    ] = None,
     sass: Annotated[bool, typer.Option("--sass", help="After each line the machine code that it became.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="After each line the PTX that it became.")] = False,
     line: Annotated[int | None, typer.Option(help="Only this line of the file.")] = None,
@@ -46,38 +54,50 @@ def show(
         str | None, typer.Option(help="A file that it includes instead of its own: gemm/warp_tiled.cuh.")
     ] = None,
     config: Annotated[str | None, typer.Option(help="tile_k=16,stages=3 changes its default.")] = None,
-    gpu: Annotated[str, typer.Option(help="With --sass or --ptx: compiled for this GPU.")] = DEFAULT_GPU,
+    entry: Annotated[str, typer.Option(help="Of a file with several kernels: which.")] = "",
+    gpu: Annotated[str, gpu_option("With --sass or --ptx: compiled for this GPU.")] = DEFAULT_GPU,
     plain: Annotated[bool, typer.Option("--plain", help="The source alone, as it lies in the file.")] = False,
     json_file: Json = None,
 ) -> None:
     """Print what a rung teaches and its source: new lines are marked, and what they became can be shown."""
-    from ..jit.source import CUDA_ROOT
     from ..lab.record import json_result
     from ..lab.rung_source import show as find
-    from ..lab.subject import every_rung, read_config
 
     if plain and (sass or ptx or line is not None):
         raise InvalidOperand("--plain prints the source alone: omit --sass, --ptx and --line.")
     with json_result(json_file) as write:
-        found = find(name, config=config, gpu=gpu, compiled=sass or ptx, sass=sass, file=file)
+        found = find(
+            what, diff=diff, config=config, gpu=gpu, compiled=sass or ptx, sass=sass, file=file, entry=entry
+        )  # fmt: skip
         if line is not None and line not in (known := [each.number for each in found.lines]):
-            raise InvalidOperand(f"--line {line}: {found.rung}'s lines in {found.file} are {known[0]} to {known[-1]}.")
+            lines = f"lines in {found.file} are {known[0]} to {known[-1]}" if known else f"{found.file} is empty"
+            raise InvalidOperand(f"--line {line}: {found.name}'s {lines}.")
         if plain:
             print(found.text, end="")
         else:
-            rung = every_rung(name)
-            assert rung is not None
-            say(f"{found.rung} ({_types(rung)}): {found.teaches}")
-            say(f"config  {found.config}", indent=8)
-            say(f"        {read_config(rung, config, find_gpu(gpu).arch).legend}")
-            if found.below:
-                say(f"below   {found.below} {found.below_config}".rstrip(), indent=8)
-            print(f"source  {CUDA_ROOT / found.file}\n")
+            _print_head(found, what, config, gpu)
             for each in found.lines:
                 if line in (None, each.number):
                     _print_line(each, sass, ptx)
             _print_end(found, sass or ptx)
         write(found.to_dict() | {"source": found.text})
+
+
+def _print_head(found: KernelSource, what: str, config: str | None, gpu: str) -> None:
+    """A rung's idea and configs, and where its source lies; a file's name."""
+    from ..jit.source import CUDA_ROOT
+    from ..lab.subject import named, read_config
+
+    rung, words = named(what, config)
+    if rung is None:
+        print(f"source  {found.file}\n")
+        return
+    say(f"{found.name} ({_types(rung)}): {found.teaches}")
+    say(f"config  {found.config}", indent=8)
+    say(f"        {read_config(rung, words, find_gpu(gpu).arch).legend}")
+    if found.below:
+        say(f"below   {found.below} {found.below_config}".rstrip(), indent=8)
+    print(f"source  {CUDA_ROOT / found.file}\n")
 
 
 def _print_line(line: SourceLine, sass: bool, ptx: bool) -> None:
@@ -91,8 +111,8 @@ def _print_line(line: SourceLine, sass: bool, ptx: bool) -> None:
         print(f"    | {text}")
 
 
-def _print_end(found: RungSource, compiled: bool) -> None:
-    """What is new, in words, and where the machine code comes from."""
+def _print_end(found: KernelSource, compiled: bool) -> None:
+    """Print what is new, in words, and where the machine code comes from."""
     new = sum(line.new for line in found.lines)
     print()
     if found.below and not new:
@@ -123,5 +143,6 @@ def _as_data(rung: Any) -> dict[str, Any]:
 
 SHOW_EXAMPLE = (
     "Examples:\n\n  tilewright show f09\n\n  tilewright show f09 --sass --line 22\n\n"
+    "  tilewright show f09 --diff f05\n\n  tilewright show mine.cu --sass\n\n"
     "  tilewright show f08 --file gemm/warp_tiled.cuh --ptx\n\n  tilewright show a17 --plain"
 )

@@ -11,6 +11,7 @@ import typer
 from ..errors import CacheError, InvalidOperand, TilewrightError
 from ..gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from .climb import why_no_gpu
+from .complete import gpu_option
 from .console import Progress, console, note, say, show
 from .ladder import dense_problem
 from .options import Json, OutDtype, attention_problems, read_dtype, read_extents
@@ -64,9 +65,7 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the candidates in the model's order; needs no GPU.")
     ] = False,
-    gpu: Annotated[
-        str, typer.Option(help="Without a GPU: the one that --dry-run and --export apply to.")
-    ] = DEFAULT_GPU,
+    gpu: Annotated[str, gpu_option("Without a GPU: the one that --dry-run and --export apply to.")] = DEFAULT_GPU,
     listed: Annotated[bool, typer.Option("--list", help="Print the results that are stored here.")] = False,
     export: Annotated[
         Path | None, typer.Option("--export", help="Write the store to this file.", metavar="FILE")

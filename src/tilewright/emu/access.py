@@ -14,6 +14,7 @@ import numpy as np
 from . import coalesce
 from .compiled import address
 from .ptx import Instruction
+from .uses import Parts
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -38,6 +39,14 @@ def judged(instruction: Instruction, nbytes: int) -> int:
     return int(kind[1:]) // 8 if kind in ("f32", "f64") else nbytes
 
 
+def unfilled(parts: Parts, marks: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return which accesses, whose bytes begin at the marks `first`, lack a byte of these parts."""
+    lacking = np.zeros(len(first), bool)
+    for offset, size in parts:
+        lacking |= (marks[(first + offset)[:, None] + np.arange(size)] == 0).any(axis=1)
+    return lacking
+
+
 def in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of `lanes` laid out as [warps, 32] with the mask of the active; warps with none left out."""
     if lanes is None:
@@ -51,10 +60,10 @@ def in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray) 
     return every.reshape(-1, 32)[keep], active.reshape(-1, 32)[keep]
 
 
-def count_sectors(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int) -> int:
-    """Sectors of all warps of an access: addresses int64, one for each of `lanes`."""
+def count_sectors(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, start: int) -> int:
+    """Sectors of all warps of an access: addresses int64 from `start` on, one for each of `lanes`."""
     if machine.compiled is not None:
         places = 0 if lanes is None else address(lanes)
-        return int(machine.compiled.sectors(address(addresses), places, len(addresses), nbytes))
-    grid, active = in_warps(machine, lanes, addresses)
+        return int(machine.compiled.sectors(address(addresses), places, len(addresses), nbytes, start))
+    grid, active = in_warps(machine, lanes, addresses + start)
     return int(coalesce.sectors(grid, nbytes, active).sum())

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from math import prod
 
 import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
-from ..gpus import DEFAULT_GPU, find_gpu
+from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from ..words import Told
 from .clusters import check_cluster
 from .compiled import emulated
@@ -26,6 +26,7 @@ from .program import Code, decode
 from .ptx import Module, Special, Variable
 from .ptx_parser import parse
 from .recorder import Recorder
+from .task import LIMIT, Task, Triple
 from .textures import BoundSurface, Texture
 from .trace import Counters, Trace
 
@@ -34,11 +35,8 @@ BATCH_LANES = 8192
 BATCH_BYTES = 1 << 28
 """Shared and local memory of one batch at most."""
 
-LIMIT = 10**8
-"""Instructions that a launch may take, those of blocks side by side counted once: most of an hour on the emulator."""
 GRID_WORKSPACE = 64
 """Bytes that blocks of a cooperative launch share to wait for one another."""
-Triple = tuple[int, int, int]
 
 
 @dataclass(repr=False)
@@ -87,7 +85,10 @@ def _check_launch(program: Code, grid: Triple, block: Triple, params: bytes, sha
     arch = find_gpu(gpu_name).arch
     for name, value, most in (("grid", grid, (2**31 - 1, 65535, 65535)), ("block", block, (1024, 1024, 64))):
         if len(value) != 3 or any(not 0 < v <= m for v, m in zip(value, most, strict=False)):
-            raise InvalidOperand(f"{name} {tuple(value)} is not within (1, 1, 1) and {most}")
+            raise InvalidOperand(
+                f"{name} {tuple(value)} is not within (1, 1, 1) and {most}"
+                + (". Launch more blocks of fewer threads." if name == "block" else ".")
+            )
     threads = block[0] * block[1] * block[2]
     if threads > arch.threads_per_block:
         raise ConfigRejected(f"a block of {threads} threads: {arch} allows {arch.threads_per_block}")
@@ -215,49 +216,35 @@ def run(
     program = decoded(ptx, entry, order is not None, red_zones)
     _check_launch(program, grid, block, params, shared_bytes, gpu)
     cluster = check_cluster(program.entry, grid, cluster)
-    together = cluster[0] * cluster[1] * cluster[2] if cluster else 1
     reporter = Reporter(hazards, Sources(sources), {} if order is None else {"order": str(order)}, strict=strict)
     trace = Trace(len(program.instructions), len(program.blocks))
-    threads = block[0] * block[1] * block[2]
-    warps = -(-threads // 32)
-    count = grid[0] * grid[1] * grid[2]
-    each = program.static_shared + shared_bytes + warps * 32 * program.local_bytes
-    most = max(together, min(BATCH_LANES // (warps * 32), BATCH_BYTES // max(each, 1)))
     cooperates = _cooperates(program)
-    if cooperates:  # its blocks wait for one another, so all of them have to be there
-        most = max(most, find_gpu(gpu).sm_count * (find_gpu(gpu).arch.warps_per_sm // warps))
-    ctas = min(count, max(1, most // together * together))
     symbols = _place_variables(program, memory, _filled(program.module, constants or {}))
     workspace = memory.add(np.zeros(GRID_WORKSPACE, np.uint8), "grid workspace") if cooperates else 0
-    batches, alone, done = list(range(0, count, ctas)), "", 0
-    task: dict[str, Any] = {
-        "ptx": ptx, "entry": entry, "grid": grid, "block": block, "params": params, "symbols": symbols,
-        "shared_bytes": shared_bytes, "gpu": gpu, "ctas": ctas, "limit": limit, "cluster": cluster,
-        "red_zones": red_zones, "strict": strict, "sources": sources,
-    }  # fmt: skip
+    task = Task(
+        ptx, entry, grid, block, params, symbols, shared_bytes, gpu,
+        _side_by_side(program, grid, block, shared_bytes, cluster, find_gpu(gpu) if cooperates else None),
+        limit, cluster, red_zones, strict, sources,
+    )  # fmt: skip
+    alone, done = "", 0
 
     def told(more: int) -> None:
         nonlocal done
         done += more
         if progress is not None:
-            progress(min(done * ctas, count), count)
+            progress(min(done * task.ctas, task.blocks), task.blocks)
 
     try:
         if jobs > 1:
-            alone = why_alone(program, len(batches), {"order": order, "recorder": recorder})
-            alone = alone or run_parts(task, memory, batches, jobs, trace, reporter, told)
+            alone = why_alone(program, len(task.batches), {"order": order, "recorder": recorder})
+            alone = alone or run_parts(task, memory, jobs, trace, reporter, told)
         if jobs == 1 or alone:
             done = 0
-            machine = machine_for(
-                memory=memory, reporter=reporter, trace=trace, images=images, grid_workspace=workspace, order=order,
-                recorder=recorder, **task,
-            )  # fmt: skip
+            machine = machine_for(task, memory, reporter, trace, images, workspace, order, recorder)
             machine.alive = None if progress is None else lambda: told(0)
             with machine.underflow.watch():
-                for first in batches:
+                for first in task.batches:
                     machine.run(first)
-                    if limit is not None:
-                        machine.ran_before += int(machine.clock[0])
                     told(1)
                 machine.finish()
     finally:
@@ -265,7 +252,7 @@ def run(
             memory.release(address)
     emulated(time.perf_counter() - started)
     return EmuResult(
-        trace.counters(program, count * threads, reporter.sources),
+        trace.counters(program, task.blocks * task.threads, reporter.sources),
         reporter.hazards,
         time.perf_counter() - started,
         "".join(reporter.printed),
@@ -274,31 +261,27 @@ def run(
     )
 
 
+def _side_by_side(
+    program: Code, grid: Triple, block: Triple, shared_bytes: int, cluster: Triple | None, waits_on: Gpu | None
+) -> int:
+    """Blocks of a batch: whole clusters, as many as BATCH_LANES and BATCH_BYTES allow. `waits_on`: the GPU that all
+    blocks have to be on at once, as those of a cooperative launch wait for one another."""
+    warps = -(-prod(block) // 32)
+    together = prod(cluster) if cluster else 1
+    each = program.static_shared + shared_bytes + warps * 32 * program.local_bytes
+    most = max(together, min(BATCH_LANES // (warps * 32), BATCH_BYTES // max(each, 1)))
+    if waits_on is not None:
+        most = max(most, waits_on.sm_count * (waits_on.arch.warps_per_sm // warps))
+    return min(prod(grid), max(1, most // together * together))
+
+
 def machine_for(
-    *, ptx: str, entry: str, grid: Triple, block: Triple, params: bytes, memory: GlobalMemory, symbols: dict[str, int],
-    shared_bytes: int, gpu: str, ctas: int, limit: int | None, cluster: Triple | None, red_zones: bool, strict: bool,
-    sources: Mapping[str, str] | None, reporter: Reporter | None = None, trace: Trace | None = None,
+    task: Task, memory: GlobalMemory, reporter: Reporter | None = None, trace: Trace | None = None,
     images: Mapping[int, Texture | BoundSurface] | None = None, grid_workspace: int = 0, order: Order | None = None,
     recorder: Recorder | None = None,
 ) -> Machine:  # fmt: skip
-    """The machine of a launch that has been checked; without a reporter it collects what it finds."""
-    program = decoded(ptx, entry, order is not None, red_zones)
-    return Machine(
-        program,
-        grid=grid,
-        block=block,
-        params=params,
-        memory=memory,
-        symbols=symbols,
-        shared_bytes=shared_bytes,
-        gpu=find_gpu(gpu),
-        reporter=reporter or Reporter("collect", Sources(sources), strict=strict),
-        trace=trace or Trace(len(program.instructions), len(program.blocks)),
-        ctas=ctas,
-        limit=LIMIT if limit is None else limit,
-        images=images,
-        cluster=cluster,
-        grid_workspace=grid_workspace,
-        order=order,
-        recorder=recorder,
-    )
+    """The machine of a launch; without a reporter it collects what it finds."""
+    program = decoded(task.ptx, task.entry, order is not None, task.red_zones)
+    reporter = reporter or Reporter("collect", Sources(task.sources), strict=task.strict)
+    trace = trace or Trace(len(program.instructions), len(program.blocks))
+    return Machine(program, task, memory, reporter, trace, images or {}, grid_workspace, order, recorder)

@@ -2,6 +2,7 @@
 
 TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, empty, FILE.npy, FILE.npz:NAME,
                      FILE.safetensors:NAME (empty: to read an element before the kernel has written it is a fault)
+TYPE[N,M,...]        the same as =empty
 FILE.npy             a device buffer of the type and shape in the file; so FILE.npz:NAME and FILE.safetensors:NAME
 TYPE=VALUE           a scalar of that type, passed by value
 VALUE                a number of the parameter's type
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from math import prod
+from operator import index
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -34,7 +36,7 @@ TYPES: dict[str, type] = {
 MOST_AXES = 32
 MOST_ELEMENTS = 2**40
 FILLS = ("random", "nan", "zeros", "ones", "arange", "empty")
-_BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*=\s*(.+?)\s*$")
+_BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*(?:=\s*(.+?)\s*)?$")
 _FILE = re.compile(r"(.+\.npy|.+\.(?:npz|safetensors)(?::(.+))?)$")
 _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
 
@@ -155,7 +157,7 @@ def _shape(sizes: str, text: str) -> tuple[int, ...]:
 
 def _parse(text: str, random: np.random.Generator) -> Argument:
     if match := _BUFFER.match(text):
-        kind, sizes, what = match.groups()
+        kind, sizes, what = match[1], match[2], match[3] or "empty"
         _type(kind, text)
         return Argument(text, kind, array=_fill(what, kind, _shape(sizes, text), random, text), empty=what == "empty")
     if match := _SCALAR.match(text):
@@ -224,3 +226,14 @@ def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
     raise InvalidOperand(
         f"an argument of type {type(value).__name__} is not understood; give an array, a number or a string"
     )
+
+
+def whole_number(value: Any, what: str, least: int) -> int:
+    """`value` as an integer. Raises InvalidOperand, in which it is `what`, for what is none, or below `least`."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InvalidOperand(f"{what} is {value!r:.60}; pass a whole number of at least {least}.")
+    return number

@@ -4,7 +4,7 @@ Shared memory has 32 banks of one 32-bit word; word w lies in bank w mod 32. A w
 number of lanes that want the same word. A warp's request is split into groups of lanes, each served apart, and a group
 takes as many wavefronts as its busiest bank holds distinct words:
 
-    bytes a lane     groups
+    bytes per lane     groups
     1, 2, 4          the warp
     8                two half-warps; of a load the warp, if its lanes pair up
     16               four quarter-warps; of a load the two of a half merge, if the lanes of that half pair up
@@ -76,8 +76,8 @@ def wavefronts(
     """Wavefronts of each warp's request to shared memory.
 
     addresses: byte addresses in the block's shared memory, integers, [n, 32], each a multiple of `nbytes`.
-    nbytes: bytes a lane: 1, 2, 4, 8 or 16. active: bool [n, 32]; None means all.
-    access: "load", "store", "matrix" (ldmatrix: 16 bytes a lane) or "copy" (the shared side of cp.async).
+    nbytes: bytes per lane: 1, 2, 4, 8 or 16. active: bool [n, 32]; None means all.
+    access: "load", "store", "matrix" (ldmatrix: 16 bytes per lane) or "copy" (the shared side of cp.async).
     Returns int64 [n]; 0 for a warp with no active lane. Raises ValueError for another width or access.
     """
     if access not in ("load", "store", "matrix", "copy"):

@@ -40,7 +40,7 @@ class Flight:
     """Phases of it that one must know to be complete; None while the copy is under way."""
 
     def meets(self, starts: np.ndarray, nbytes: int) -> np.ndarray:
-        """Which accesses of so many bytes touch its rows."""
+        """Return which accesses of so many bytes touch its rows."""
         rows = self.rows
         hit = np.zeros(len(starts), bool)
         near = (starts < int(rows.starts.max()) + rows.nbytes) & (starts + nbytes > int(rows.starts.min()))
@@ -51,7 +51,7 @@ class Flight:
 
 
 class BulkGlobal:
-    """What UnitRaces asks about bulk copies. They are kept by buffers."""
+    """The answers to what UnitRaces asks about bulk copies, which are kept by buffers."""
 
     def __init__(self, races: GlobalRaces) -> None:
         self.races, self.machine = races, races.machine

@@ -55,7 +55,6 @@ class CallStack:
         """Where in its local memory the local variables of a lane's function begin."""
         self.addresses: dict[tuple[str, int], np.ndarray] = {}
         """(local variable of a function, offset) -> its address for each lane inside that function."""
-        self.by_start = {machine.program.block_at[r.start]: r for r in machine.program.routines}
 
     def reset(self) -> None:
         """A new batch."""

@@ -14,7 +14,7 @@ from .bulk_hazards import BulkClocks, piece
 from .compiled import address
 from .knowledge import Knowledge
 from .lane_races import LaneTable
-from .messages import STRONG, Messages, passed, word_of
+from .messages import STRONG, VOLATILE, Messages, passed, words_of
 from .product_hazards import ProductClocks
 from .ptx import Instruction
 from .shared_memory import SharedPattern
@@ -51,7 +51,7 @@ class ClockShadow(Knowledge):
         """Whether anything has been noted in this batch."""
         self.products = ProductClocks(self) if machine.products else None
         self.bulk = BulkClocks(self)
-        self.words = [word_of(instruction, machine.program) for instruction in machine.program.instructions]
+        self.words = words_of(machine.program)
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine) if self.messages is None else None
         """Judges lanes of one warp, where they cannot pass one another messages."""
@@ -107,7 +107,7 @@ class ClockShadow(Knowledge):
             return
         if self.products and kind not in READING:
             self.products.written(pattern, lanes, addresses, known)
-        strong = word.strength == STRONG
+        strong = word.strength in (VOLATILE, STRONG)
         if strong and kind == "write":
             kind = "atomic"
         writing = kind in WRITING
@@ -118,6 +118,8 @@ class ClockShadow(Knowledge):
             against.append((self.updated, "atomic"))
         for table, name in against if self.noted[granules].any() else ():
             self._compare(pattern, table, known, lanes, warps, addresses, name)
+        if word.updates:
+            self._lost(pattern, known, lanes, warps, addresses)
         if self.lanes and kind in ("read", "write", "atomic", "bulk_read"):
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
         if kind.startswith("bulk_"):
@@ -173,8 +175,28 @@ class ClockShadow(Knowledge):
         other_kind = name if not other.opcode.startswith("cp.") else "copy" if name == "write" else "bulk_read"
         self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp)
 
+    def _lost(
+        self, pattern: SharedPattern, known: np.ndarray, lanes: np.ndarray, warps: np.ndarray, addresses: np.ndarray
+    ) -> None:
+        """A strong store of what was read there, changed: others of its kind have to be heard of before."""
+        updates = np.array([word.updates for word in self.words])
+        rows = updates[self.by["atomic"][pattern.granules]].all(axis=1)
+        if self.messages:
+            known = np.maximum(known, self.messages.heard[self.place(lanes)[0], warps])
+        newer = (self.updated[pattern.granules] > known[:, None, :]).any(axis=1) & rows[:, None]
+        for granule in np.unique(pattern.granules[:, 0]):  # and those of this very step
+            together = np.flatnonzero(pattern.granules[:, 0] == granule)
+            newer[together[:, None], warps[together]] = True
+        newer[np.arange(len(warps)), warps] = False
+        if newer.any():
+            row, other_warp = (int(v) for v in np.argwhere(newer)[0])
+            by = int(self.by["atomic"][pattern.granules[row, 0]])
+            other = self.machine.program.instructions[by] if rows[row] else pattern.instruction
+            where = lanes[newer.any(axis=1)], int(addresses[row])
+            self.report_race(pattern, *where, "update", other, "update", other_warp, name="lost_update")
+
     def all_known(self, table: np.ndarray, granules: np.ndarray, known: np.ndarray, own: np.ndarray | None) -> bool:
-        """Whether the compiled loops find that no clock of the granules [rows, k] is beyond what their row knows.
+        """Return whether the compiled loops find no clock of the granules [rows, k] beyond what their row knows.
 
         known: [rows, warps]; own: the warp of each row that does not count. False where there are none to ask.
         """
@@ -195,7 +217,7 @@ class ClockShadow(Knowledge):
         )
 
     def forget(self, granules: np.ndarray | slice) -> None:
-        """What was noted of granules does not count any more."""
+        """Forget what was noted of granules."""
         if self.noted[granules].any():
             self.written[granules] = self.read[granules] = self.updated[granules] = 0
             self.noted[granules] = False
@@ -305,7 +327,7 @@ class ClockShadow(Knowledge):
         self.bulk.comes_with(piece(pattern.granules), barrier, pattern.instruction)
 
     def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
-        """Which lanes' warps do not know that phases of an mbarrier are complete."""
+        """Return which lanes' warps do not know that phases of an mbarrier are complete."""
         cluster, warps = self.place(lanes)
         return np.asarray(self.known[cluster, warps, barrier.column] < phase)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand
 from .ptx import Function, Instruction
+from .task import Triple
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 MOST = 16
 """Blocks of a cluster; more than 8 take an attribute of the kernel on a GPU."""
-Triple = tuple[int, int, int]
 
 
 def check_cluster(entry: Function, grid: Triple, given: Triple | None) -> Triple | None:

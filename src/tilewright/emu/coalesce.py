@@ -13,7 +13,7 @@ SECTOR = 32
 def sectors(addresses: np.ndarray, nbytes: int, active: np.ndarray | None = None) -> np.ndarray:
     """Distinct 32-byte sectors of each warp's request.
 
-    addresses: byte addresses, integers, [n, 32]. nbytes: bytes a lane. active: bool [n, 32]; None means all.
+    addresses: byte addresses, integers, [n, 32]. nbytes: bytes per lane. active: bool [n, 32]; None means all.
     Returns int64 [n]; 0 for a warp with no active lane.
     """
     addresses = np.asarray(addresses, np.int64)

@@ -16,8 +16,9 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from ..jit.cache import default_folder
+from ..jit.locks import lock
 
 VARIABLE = "TILEWRIGHT_EMULATOR_C"
 """0: do without."""
@@ -38,9 +40,30 @@ FLAGS = (
 _BUILD_SECONDS = 120
 
 
-def address(array: np.ndarray) -> int:
-    """The address of an array's first element."""
+def _interface(array: np.ndarray) -> int:
+    """The address of an array's first element, by its interface."""
     return int(array.__array_interface__["data"][0])
+
+
+def _quickest() -> Callable[[np.ndarray], int]:
+    """Return what gives the address of an array's first element in the least time.
+
+    NumPy's binary interface has it as the first field of an array, after what every object begins with. To read it
+    there takes a fourth of the time. A launch may ask thousands of times.
+    """
+    word, head = ctypes.c_size_t.from_address, object.__basicsize__
+
+    def field(array: np.ndarray) -> int:
+        return word(id(array) + head).value
+
+    if sys.implementation.name != "cpython":
+        return _interface
+    tries = np.arange(24), np.arange(24, dtype=np.uint8)[5:], np.zeros((3, 4), np.float32).T[1:]
+    return field if all(field(some) == _interface(some) for some in tries) else _interface
+
+
+address = _quickest()
+"""The address of an array's first element."""
 
 
 class Library:
@@ -84,8 +107,9 @@ class Library:
         """(what native/control.c calls Act, units, flags, pairs) -> whether somebody learned something."""
         self.go = self._function("tw_go", 1, ctypes.c_int64)
         """(what native/engine.c calls State) -> what Python has to do."""
-        self.sectors = self._function("tw_sectors", 4, ctypes.c_int64)
-        """(addresses, lanes or 0, how many, bytes) -> distinct sectors of each warp, summed."""
+        self.sectors = self._function("tw_sectors", 5, ctypes.c_int64)
+        """(addresses, lanes or 0, how many, bytes, shift) -> distinct sectors of each warp, summed."""
+        self._extent = self._function("tw_extent", 4)
         self.claim = self._function("tw_claim", 8, ctypes.c_int64)
         """(owners, cells, lanes, cells a lane, shift, lanes' numbers, units' first, width) -> whether all were free."""
         self._firsts = self._function("tw_firsts", 4, ctypes.c_int64)
@@ -102,6 +126,14 @@ class Library:
         if count < 0:
             raise MemoryError("no room for a table of addresses")
         return first[:count], which
+
+    def extent(self, relative: np.ndarray, lanes: np.ndarray | None) -> tuple[int, int, int, int]:
+        """Return the least and the greatest of some addresses relative to the first one's, all their bits together,
+        and how many warps their lanes (None: all) are of."""
+        told = np.empty(4, np.int64)
+        self._extent(address(relative), 0 if lanes is None else address(lanes), len(relative), address(told))
+        low, high, bits, warps = told.tolist()
+        return low, high, bits, warps
 
     def _names(self, listing: str) -> dict[str, int]:
         """Name -> code."""
@@ -165,7 +197,7 @@ class _State:
     """The state of the library in this process."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.loaded: dict[Path, Library | None] = {}
         self.making: subprocess.Popen[bytes] | None = None
         self.seconds = 0.0
@@ -197,7 +229,7 @@ def library() -> Library | None:
         target = _target_now()
         if target in _state.loaded:
             return _state.loaded[target]
-        if not target.exists():
+        if not os.path.exists(target):
             return None
         try:
             _state.loaded[target] = Library(target) if _is_private(target) else None
@@ -230,14 +262,14 @@ def emulated(seconds: float) -> None:
         return
     with _state.lock:
         target = _target_now()
-        if _state.making is None and not target.exists():
+        if _state.making is None and not os.path.exists(target):
             _state.making = _start(target)
 
 
 def build() -> bool:
     """Compile now and wait, if it has not been; whether the library can be used."""
     target = _target_now()
-    if not target.exists():
+    if not os.path.exists(target):
         process = _start(target)
         if process is None:
             return False

@@ -37,7 +37,6 @@ class Watch:
         self.at = FIRST
         self._until = 0
         self._place = -1
-        self._seen_at = 0
         self._near: bytes = b""
         self._far: bytes = b""
         self._spacing = 1
@@ -46,7 +45,7 @@ class Watch:
     def look(self, here: int, ran: int) -> bool:
         """Return whether the state before block `here`, the `ran`th, is one that was seen before."""
         if ran >= self._until:
-            self._place, self._seen_at, self._until, self._spacing = here, ran, 2 * ran, 1
+            self._place, self._until, self._spacing = here, 2 * ran, 1
             self._near, self._far, self._met = self._registers(), self._memory(), 0
             self.at = ran + self._turns()
             return False

@@ -91,7 +91,7 @@ class EpochShadow(Shadow):
         return known
 
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
-        """Whether the lanes' epoch is still the one of `stamps`."""
+        """Return whether the lanes' epoch is still the one of `stamps`."""
         return np.asarray(self.epochs[lanes // 32] == stamps)
 
     def record(self, pattern: SharedPattern) -> None:
@@ -163,7 +163,7 @@ class EpochShadow(Shadow):
             self.clean.add(key)
 
     def _first_is_clean(self, events: list[Any], pending: tuple[Any, ...]) -> bool:
-        """Whether all blocks do the same and nothing is wrong in the first one: then it is in none."""
+        """Return whether all blocks do the same and the first does nothing wrong: then none does."""
         machine = self.machine
         if machine.ctas == 1 or not all(map(self._alike, events)) or not all(map(self._alike, pending)):
             return False
@@ -176,7 +176,7 @@ class EpochShadow(Shadow):
             machine.reporter = reporter
 
     def _alike(self, event: Any) -> bool:
-        """Whether each block does the same by an event."""
+        """Return whether each block does the same by an event."""
         if isinstance(event, Meeting):
             return event.members is None and event.warps is None
         if isinstance(event, Landing):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import coalesce
-from .access import count_sectors, judged, only_writes, same
+from .access import count_sectors, judged, only_writes, same, unfilled
 from .compiled import address
 from .memory import ARENA_BASE, ELEMENT, Buffer
 from .ptx import Instruction
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REMEMBERED = 8
 """Patterns kept at one instruction."""
+HOPELESS = 32
+"""Accesses in a row with addresses of their own, after which only the last pattern is kept, for thrice as many."""
 MOST_BUFFERS = 64
 """Races between blocks are judged of an access that reaches so many buffers at once."""
 
@@ -48,10 +50,14 @@ class GlobalPattern:
         """Granules that each lane touches, from the first address on."""
         self._unique: bool | None = None
         signed = relative.view(np.int64)
-        self.low, self.high = int(signed.min()), int(signed.max()) + nbytes
-        self.aligned = not (signed & (nbytes - 1)).any()
+        if machine.compiled is not None:
+            self.low, last, bits, self.requests = machine.compiled.extent(signed, lanes)
+        else:
+            self.low, last, bits = int(signed.min()), int(signed.max()), int(np.bitwise_or.reduce(signed))
+            self.requests = machine.lanes // 32 if lanes is None else int(np.count_nonzero(np.diff(lanes >> 5))) + 1
+        self.high = last + nbytes
+        self.aligned = not bits & (nbytes - 1)
         self.buffer: Buffer | None = None
-        self.requests = machine.lanes // 32 if lanes is None else int(np.count_nonzero(np.diff(lanes >> 5))) + 1
         self.sectors: dict[int, int] = {}
         """First address modulo 32 -> sectors of all warps."""
 
@@ -80,7 +86,7 @@ class GlobalPort:
     ) -> tuple[np.ndarray | None, np.ndarray] | None:
         """Check and count one access; (active lanes or None for all, element indices), or None if no lane is left.
 
-        The indices are valid until the next call. `base`: uint64, one a lane of the batch, or of length 1 for all.
+        The indices are valid until the next call. `base`: uint64, one per lane of the batch, or of length 1 for all.
         """
         found = self.find(site, instruction, base, offset, nbytes, write)
         if found is None:
@@ -101,12 +107,13 @@ class GlobalPort:
             return None
         first = int(base[0 if lanes is None or len(base) == 1 else lanes[0]])
         pattern = self._known(site, base, lanes, count)
+        site.fresh = 0 if pattern is not None else site.fresh + 1
         if pattern is None:
             seen = base if lanes is None or len(base) == 1 else base[lanes]
-            relative = np.subtract(seen, seen[0], out=self._relative[:count])
-            pattern = GlobalPattern(machine, lanes, relative.copy(), nbytes)
+            relative = np.subtract(seen, seen[0], out=np.empty(count, np.uint64))
+            pattern = GlobalPattern(machine, lanes, relative, nbytes)
             site.patterns.insert(0, pattern)
-            del site.patterns[REMEMBERED:]
+            del site.patterns[1 if site.fresh % (4 * HOPELESS) > HOPELESS else REMEMBERED :]
         start = first + offset
         buffer = pattern.buffer
         if buffer is None or start + pattern.low < buffer.start or start + pattern.high > buffer.end:
@@ -121,12 +128,12 @@ class GlobalPort:
                 if not len(lanes):
                     return None
                 site.requests += machine.lanes // 32 if lanes is None else len(np.unique(lanes >> 5))
-                site.sectors += count_sectors(machine, lanes, addresses.view(np.int64), nbytes)
+                site.sectors += count_sectors(machine, lanes, addresses.view(np.int64), nbytes, 0)
                 site.bytes += nbytes * len(lanes)
                 return lanes, (addresses - np.uint64(ARENA_BASE)).view(np.int64), 0
         phase = start % coalesce.SECTOR
         if phase not in pattern.sectors:
-            pattern.sectors[phase] = count_sectors(machine, lanes, pattern.relative.view(np.int64) + start, nbytes)
+            pattern.sectors[phase] = count_sectors(machine, lanes, pattern.relative.view(np.int64), nbytes, start)
         if self.memory.written is not None:
             self._follow(instruction, pattern, start, self.memory.written, write)
         if self.races is not None:
@@ -164,6 +171,8 @@ class GlobalPort:
             each = judged(instruction, nbytes)
             marks: np.ndarray = written.view(ELEMENT[each])
             missing = (marks[index[:, None] * (nbytes // each) + np.arange(nbytes // each)] == 0).any(axis=1)
+            if used := self.machine.float_parts.get(instruction.index):
+                missing |= unfilled(used, written, index * nbytes)
             if missing.any():
                 at = start + int(pattern.relative.view(np.int64)[missing][0])
                 self.machine.report(
@@ -192,7 +201,7 @@ class GlobalPort:
             assert found is not None
             before = len(races.waiting)
             races.note(index, part, int(some[0]), found)
-            for clash in races.waiting[before:]:
+            for _, clash in races.waiting[before:]:
                 rows = np.zeros(len(chosen), bool)
                 rows[chosen] = clash.rows
                 clash.rows = rows

@@ -22,7 +22,7 @@ from .compiled import address
 from .global_reports import RaceReports
 from .global_rows import Rows
 from .global_tracks import Clash, Table, Track, within
-from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role, role_of
+from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role, roles_of
 from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction
 from .telling import MOST_UNITS, Telling
@@ -47,7 +47,7 @@ class GlobalRaces:
 
     def __init__(self, machine: Machine, blocks: int) -> None:
         self.machine = machine
-        self.roles = [role_of(instruction, machine.program) for instruction in machine.program.instructions]
+        self.roles = roles_of(machine.program)
         self.width = machine.cluster_size * machine.warps_per_cta * 32
         """Lanes of a unit."""
         units = -(-blocks // machine.cluster_size)
@@ -59,6 +59,9 @@ class GlobalRaces:
         heard = listens or any(role.narrow and role.head != "st" for role in roles)
         self.within = UnitRaces(self, lanes=not heard) if judged and self.width > 1 else None
         self.telling = Telling(machine, units, self.width) if listens and self.between else None
+        self.updates = np.array([role is not None and (role.updates or role.looks) for role in self.roles])
+        """Strong stores that race with each other."""
+        self.updated = bool(self.updates.any())
         self.granule = min((role.nbytes for role in roles), default=4)
         self.batch = -1
         self.first_lane = 0
@@ -69,8 +72,8 @@ class GlobalRaces:
         self.missed = False
         """Whether some access was not noted."""
         self.reports = RaceReports(self)
-        self.waiting: list[Clash] = []
-        """Stores that race with other stores, until their values are known."""
+        self.waiting: list[tuple[int, Clash]] = []
+        """Stores that race with other stores, and their kind of access, until their values are known."""
 
     def start(self, first_cta: int) -> None:
         """A new batch of blocks."""
@@ -105,11 +108,15 @@ class GlobalRaces:
         if role is None or buffer.read_only:
             return
         track = self.track(buffer)
+        if self.between:
+            self._note_between(role, index, pattern, start, track, claimed)
         if self.within is not None and not isinstance(pattern, Rows):
             self.within.note(role, index, pattern, start, track, claimed)
-        if not self.between:
-            return
-        age = self.batch if self.telling is None else self.telling.age
+
+    def _note_between(
+        self, role: Role, index: int, pattern: GlobalPattern | Rows, start: int, track: Track, claimed: bool
+    ) -> None:
+        age = self.batch if self.telling is None else self.telling.moment()
         if track.age != age:
             track.seen.clear()
             track.age = age
@@ -143,7 +150,6 @@ class GlobalRaces:
 
     def note_loads(self, index: int, pattern: GlobalPattern, starts: list[int], buffer: Buffer) -> None:
         """Note accesses of which `only_reads` holds."""
-        telling = self.telling
         role = self.roles[index]
         if role is None or buffer.read_only or not self.on:
             return
@@ -153,7 +159,7 @@ class GlobalRaces:
                 self.within.note(role, index, pattern, start, track)
         if not self.between:
             return
-        age = self.batch if telling is None else telling.age
+        age = self.batch if self.telling is None else self.telling.moment()
         if track.age != age:
             track.seen.clear()
             track.age = age
@@ -162,7 +168,7 @@ class GlobalRaces:
         seen.update(new)
         track.kinds.add(READ)
         track.patterns.add(id(pattern))
-        clocks = None if telling is None else telling.clock
+        clocks = None if self.telling is None else self.telling.clocks
         track.noted += [(index, pattern, start, self.first_lane, clocks) for start in new]
 
     def kinds(self) -> dict[int, set[int]]:
@@ -216,8 +222,8 @@ class GlobalRaces:
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             same = np.array_equal(before, part)
-            for clash in waiting:
-                self.reports.report(WRITE, clash, same)
+            for kind, clash in waiting:
+                self.reports.report(kind, clash, same)
 
     def _look(
         self, role: Role, index: int, pattern: Any, start: int, track: Track, claimed: bool = False
@@ -226,12 +232,12 @@ class GlobalRaces:
         if track.active:
             self._judge(role, index, pattern, start, track)
             return
-        clocks = None if self.telling is None else self.telling.clock
+        clocks = None if self.telling is None else self.telling.clocks
         track.noted.append((index, pattern, start, self.first_lane, clocks))
         if not isinstance(pattern, Rows):
             track.patterns.add(id(pattern))
         alone = True
-        if WRITE in track.kinds or {READ, STRONG} <= track.kinds:
+        if WRITE in track.kinds or {READ, STRONG} <= track.kinds or self.updated:
             new = track.noted[-1:]
             if track.owner is None:
                 track.owner, new = np.zeros(track.granules(self.granule), np.int32), track.noted
@@ -286,7 +292,8 @@ class GlobalRaces:
             ids, low = self.ids(lanes, first)
             role = self.roles[index]
             assert role is not None
-            clock = 0 if clocks is None else clocks[(ids - 1) // self.width - first // self.width]
+            grain = self.width if self.telling is None else self.telling.grain
+            clock = 0 if clocks is None else clocks[(ids - 1 - first) // grain]
             for kind in role.kinds:
                 track.tables[kind].put(cells, ids, low, self.width, index, clock)
         track.noted.clear()
@@ -337,21 +344,24 @@ class GlobalRaces:
     def _judge(self, role: Role, index: int, pattern: Any, start: int, track: Track) -> None:
         cells, lanes = self.cells(pattern, start, track)
         ids, low = self.ids(lanes, self.first_lane)
-        clock = 0 if self.telling is None else self.telling.clock[(ids - 1 - self.first_lane) // self.width]
+        telling = self.telling
+        clock = 0 if telling is None else telling.clocks[(ids - 1 - self.first_lane) // telling.grain]
         for kind in role.kinds:
-            clashes = [
-                clash for other in AGAINST[kind] for clash in self._against(track, other, index, cells, lanes, low)
-            ]
+            against = (*AGAINST[kind], STRONG) if self.updates[index] else AGAINST[kind]
+            clashes = [clash for other in against for clash in self._against(track, other, index, cells, lanes, low)]
             track.tables[kind].put(cells, ids, low, self.width, index, clock)
-            if kind == WRITE and not pattern.unique:
-                clashes += self._at_once(track, index, cells, lanes, low)
+            if (kind == WRITE or self.updates[index]) and not pattern.unique:
+                clashes += self._at_once(track, kind, index, cells, lanes, low)
             for clash in clashes:
                 self.met(role, kind, clash)
 
     def met(self, role: Role, kind: int, clash: Clash) -> None:
-        """Report a clash; of two stores once their values are known."""
-        if kind == clash.other_kind == WRITE and role.head in STORES:
-            self.waiting.append(clash)
+        """Report a clash; of two stores once their values are known, but for updates: to store one value loses one.
+        (Lanes of one warp mean one update by it.)"""
+        other = self.roles[clash.other.index]
+        lost = role.updates and other is not None and other.updates and not self.reports.one_warp(clash)
+        if kind == clash.other_kind and kind in (WRITE, STRONG) and role.head in STORES and not lost:
+            self.waiting.append((kind, clash))
         else:
             self.reports.report(kind, clash, same=False)
 
@@ -382,16 +392,19 @@ class GlobalRaces:
             if not other.any():
                 continue
             other &= ~within(last, low, self.width)
+            update = kind == STRONG and bool(self.updates[index])
+            if update:
+                other &= self.updates[table.by[slot][cells]]
             if not other.any():
                 continue
             told = np.zeros(other.shape, bool)
             if self.telling is not None:
                 rows, columns = np.nonzero(other)
                 mine = (low[rows, 0] - 1 - self.first_lane) // self.width
-                units, clocks = (last[other] - 1) // self.width, table.clock[slot][cells[other]]
-                heard = self.telling.heard[mine, units] >= clocks
+                theirs, clocks = (last[other] - 1) // self.telling.grain, table.clock[slot][cells[other]]
+                heard = self.telling.heard[mine, theirs] >= clocks
                 # What was read has been used before the flag was set, with a fence or without.
-                before = heard if kind == READ else self.telling.known[mine, units] >= clocks
+                before = heard if kind == READ or update else self.telling.known[mine, theirs] >= clocks
                 other[rows[before], columns[before]] = False
                 told[rows, columns] = heard
                 if not other.any():
@@ -404,9 +417,11 @@ class GlobalRaces:
             return [Clash(index, lanes[bad], address, int(last[row, k]) - 1, by, kind, bool(told[row, k]), bad)]
         return []
 
-    def _at_once(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray) -> list[Clash]:
+    def _at_once(
+        self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray
+    ) -> list[Clash]:
         """Units that write one granule in the same step."""
-        last = track.tables[WRITE].lane[0][cells]
+        last = track.tables[kind].lane[0][cells]
         other = ~within(last, low, self.width)
         if not other.any():
             return []
@@ -414,12 +429,12 @@ class GlobalRaces:
         row, k = (int(v) for v in np.argwhere(other)[0])
         address = track.buffer.start + int(cells[row, k]) * self.granule
         instruction = self.machine.program.instructions[index]
-        return [Clash(index, lanes[bad], address, int(last[row, k]) - 1, instruction, WRITE, False, bad, True)]
+        return [Clash(index, lanes[bad], address, int(last[row, k]) - 1, instruction, kind, False, bad, True)]
 
     def stored(self, before: np.ndarray, after: np.ndarray, values: np.ndarray) -> None:
-        """A store that races with others has been done: `before` and `after` it, and its `values`, one a lane."""
+        """A store that races with others has been done: `before` and `after` it, and its `values`, one per lane."""
         raw = [np.ascontiguousarray(part).view(np.uint8).reshape(len(values), -1) for part in (before, after, values)]
         waiting, self.waiting = self.waiting, []
-        for clash in waiting:
+        for kind, clash in waiting:
             kept = (raw[2] == raw[1 if clash.at_once else 0]).all(axis=1)
-            self.reports.report(WRITE, clash, same=bool(kept[clash.rows].all()))
+            self.reports.report(kind, clash, same=bool(kept[clash.rows].all()))

@@ -36,6 +36,8 @@ class RaceReports:
         role, other_role = self.races.roles[clash.index], self.races.roles[clash.other.index]
         assert role is not None
         assert other_role is not None
+        if same and kind == clash.other_kind == STRONG:
+            return
         name = self._kind(role, instruction, kind, clash, other_role, same)
         cta, thread = divmod(clash.other_lane, machine.warps_per_cta * 32)
         block = machine.block_at(cta)
@@ -55,7 +57,7 @@ class RaceReports:
             fence = "__threadfence_block()" if clash.inside else "__threadfence()"
             details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
         if name == "lost_update":
-            what = "reads, changes and stores, without an atomic,"
+            what = f"{'looks at' if role.looks else 'reads, changes'} and stores, without an atomic,"
         else:
             what = f"{role.verb(kind)} of {role.nbytes} bytes at"
         machine.report(
@@ -75,6 +77,8 @@ class RaceReports:
         stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
         loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]
         changed = [i for i in (instruction, clash.other) if own_load(program, i) is not None]
+        if pair == {STRONG}:
+            return "lost_update"
         if {STRONG, POLL} & pair:
             if loads and changed and all(stored_back(program, load) for load in loads):
                 return "lost_update"
@@ -89,9 +93,10 @@ class RaceReports:
             return "lost_update"
         if same or (READ in pair and constant_stored(program, stores[0])) or held:
             return "flag_race"
-        return "lane_race" if self._one_warp(clash) else "global_race"
+        return "lane_race" if self.one_warp(clash) else "global_race"
 
-    def _one_warp(self, clash: Clash) -> bool:
+    def one_warp(self, clash: Clash) -> bool:
+        """Return whether both sides are lanes of one warp."""
         return clash.inside and clash.other_lane // 32 == (self.races.first_lane + int(clash.lanes[0])) // 32
 
     def _held(self, clash: Clash, kind: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from .liveness import effects
 from .ptx import Immediate, Instruction, Memory, Operand, Register, Vector
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ class Role:
     """It may learn of what another block did."""
     releases: bool = False
     """It is a fence for what came before."""
+    updates: bool = False
+    """It stores what was read at the same place, changed, and is no atomic."""
+    looks: bool = False
+    """It stores where, and only if, a strong load has found something."""
 
     @property
     def inside(self) -> tuple[int, ...]:
@@ -55,8 +61,13 @@ class Role:
         return {READ: "a read", WRITE: "a write", STRONG: "a strong write", POLL: "a strong read"}[kind]
 
 
-def role_of(instruction: Instruction, program: Code) -> Role | None:
-    """Return what an instruction does to global memory; None for nothing."""
+@lru_cache(maxsize=64)
+def roles_of(program: Code) -> list[Role | None]:
+    """Return what each instruction of a program does to global memory; None for nothing."""
+    return [_role_of(instruction, program) for instruction in program.instructions]
+
+
+def _role_of(instruction: Instruction, program: Code) -> Role | None:
     parts = instruction.opcode.split(".")
     head = parts[0]
     if head == "cp":
@@ -76,13 +87,16 @@ def role_of(instruction: Instruction, program: Code) -> Role | None:
         if narrow:
             return Role((READ, WRITE), nbytes, head, narrow=True)
         to = instruction.operands[:1] if head == "atom" else ()
-        used = any(register in program.ever_read for operand in to for register in _registers(operand))
-        return Role((STRONG,), nbytes, head, listens=used, releases=releases)
+        used = any(register in program.readers for operand in to for register in _registers(operand))
+        updates = head == "atom" and own_load(program, instruction) is not None
+        return Role((STRONG,), nbytes, head, listens=used, releases=releases, updates=updates)
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
         strong, narrow = True, False
     if strong and not narrow:
-        return Role((POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases)
+        updates = not loads and own_load(program, instruction) is not None
+        looks = not loads and not updates and looks_first(program, instruction)
+        return Role((POLL if loads else STRONG,), nbytes, head, False, loads, releases, updates, looks)
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong)
 
 
@@ -102,19 +116,21 @@ def _registers(operand: Operand) -> list[Register]:
     return [item for item in items if isinstance(item, Register)]
 
 
-def _stored(instruction: Instruction) -> tuple[Operand, Operand] | None:
-    """The place and the value of a store, or of an atomic exchange that overwrites like one."""
+def _stored(instruction: Instruction, program: Code) -> tuple[Operand, Operand] | None:
+    """The place and the value of a store, or of an atomic that changes nothing for sure: an exchange, which overwrites
+    what others have stored, or a compare-and-swap of which nobody asks whether it has swapped."""
     parts, operands = instruction.opcode.split("."), instruction.operands
     if parts[0] == "st" and len(operands) > 1:
         return operands[0], operands[1]
-    return (operands[1], operands[2]) if parts[0] == "atom" and "exch" in parts else None
+    if parts[0] != "atom" or not {"exch", "cas"} & set(parts):
+        return None
+    asked = "cas" in parts and any(register in program.readers for register in _registers(operands[0]))
+    return None if asked else (operands[1], operands[-1])
 
 
 def own_load(program: Code, store: Instruction) -> Instruction | None:
     """The load of the very place whose value, changed, a store writes back; None if there is none."""
-    from .program import effects
-
-    stored = _stored(store)
+    stored = _stored(store, program)
     if stored is None or not isinstance(stored[0], Memory):
         return None
     wanted = set(_registers(stored[1]))
@@ -133,21 +149,35 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
     return None
 
 
+def looks_first(program: Code, store: Instruction) -> bool:
+    """Return whether a branch lies between a strong load of the very place and a store, by what the load has found."""
+    held: set[Register] = set()
+    for index in range(max(store.index - BACK, 0), store.index + 1):
+        instruction = program.instructions[index]
+        if instruction.guard in held:
+            return True
+        reads, writes, _ = effects(instruction, program.handlers[index])
+        looks = instruction.opcode.startswith("ld.") and instruction.operands[1] == store.operands[0]
+        if looks or (held & set(reads) and not instruction.opcode.startswith(("ld.", "atom."))):
+            held |= set(writes)
+        else:
+            held -= set(writes)
+    return False
+
+
 def stored_back(program: Code, load: Instruction) -> bool:
     """Return whether what a load has read is changed and stored at the same place."""
     if not load.opcode.startswith("ld"):
         return False
     for instruction in program.instructions[load.index + 1 : load.index + BACK]:
-        stored = _stored(instruction)
+        stored = _stored(instruction, program)
         if stored is not None and stored[0] == load.operands[1] and own_load(program, instruction) is load:
             return True
     return False
 
 
 def kept(program: Code, load: Instruction) -> bool:
-    """Whether what a load has read ends in a plain store to global memory, and not in comparisons and atomics alone."""
-    from .program import effects
-
+    """Return whether what a load read ends in a plain store to global memory, not in comparisons and atomics alone."""
     held = set(_registers(load.operands[0])) if load.opcode.startswith("ld") else set()
     for index in range(load.index + 1, min(load.index + BACK, len(program.instructions))):
         instruction = program.instructions[index]
@@ -173,8 +203,6 @@ def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
 
 def constant_stored(program: Code, store: Instruction) -> bool:
     """Return whether a store writes a constant other than 0, as one that sets a flag does."""
-    from .program import effects
-
     if store.opcode.split(".")[0] != "st" or len(store.operands) < 2:
         return False
     value = store.operands[1]

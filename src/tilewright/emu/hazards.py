@@ -149,6 +149,11 @@ def _file_lines(path: str) -> tuple[str, ...]:
         return ()
 
 
+@lru_cache(maxsize=64)
+def _lines_of(text: str) -> tuple[str, ...]:
+    return tuple(text.splitlines())
+
+
 def forget_files() -> None:
     """Read the files of source lines anew: they may have changed."""
     _file_lines.cache_clear()
@@ -158,15 +163,15 @@ class Sources:
     """Finds the text of a source line: in the texts handed over (by name), else in the file the PTX names."""
 
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
-        self._texts = {name: tuple(text.splitlines()) for name, text in (texts or {}).items()}
+        self._texts = dict(texts or {})
         self._names: dict[str, str] = {}
 
     def line(self, file: str, number: int) -> str | None:
         """The line, stripped, or None when the file is not at hand."""
         lines: tuple[str, ...] = ()
-        for name, known in self._texts.items():
+        for name, text in self._texts.items():
             if file == name or file.endswith("/" + name):
-                lines = known
+                lines = _lines_of(text)
         lines = lines or _file_lines(file)
         return lines[number - 1].strip() if 0 < number <= len(lines) else None
 
@@ -233,7 +238,7 @@ def check_mode(mode: object) -> None:
 
 
 class Reporter:
-    """Collects hazards, or raises the first. One of a kind, at one line, by one operation is kept once a launch."""
+    """Collects hazards, or raises the first. One of a kind, at one line, by one operation is kept once per launch."""
 
     def __init__(
         self, mode: str, sources: Sources, always: Mapping[str, Any] | None = None, *, strict: bool = False

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..jit import workers
 from .api import machine_for
-from .global_words import READ, role_of
+from .global_words import READ, roles_of
 from .jobs import Part, Touched, chosen
 from .memory import ARENA_BASE
 from .trace import MEMORY_FIELDS, Trace
@@ -16,6 +16,7 @@ from .trace import MEMORY_FIELDS, Trace
 if TYPE_CHECKING:
     from .machine import Machine
     from .memory import GlobalMemory
+    from .task import Task
 
 
 class _Left(Exception):
@@ -35,21 +36,18 @@ def serve() -> None:
             workers.say(back, {})
 
 
-def _answer(task: dict[str, Any], memory: GlobalMemory, batches: list[int], back: BinaryIO) -> Machine | None:
+def _answer(task: Task, memory: GlobalMemory, batches: range, back: BinaryIO) -> Machine | None:
     try:
-        machine = machine_for(memory=memory, **task)
+        machine = machine_for(task, memory)
         clock = 0
         with machine.underflow.watch():
             for first in batches:
                 machine.run(first)
                 clock += int(machine.clock[0])
-                if task["limit"] is not None:
-                    machine.ran_before += int(machine.clock[0])
                 workers.say(back, 1)
         if machine.reporter.hazards or machine.reporter.allowed:
             raise _Left("there is something to report")
-        roles = [role_of(instruction, machine.program) for instruction in machine.program.instructions]
-        writes = any(role is not None and role.kinds != (READ,) for role in roles)
+        writes = any(role is not None and role.kinds != (READ,) for role in roles_of(machine.program))
         if writes and (machine.races is None or not machine.races.between or machine.races.missed):
             raise _Left("what its blocks touch cannot be followed")
         kinds = {} if machine.races is None else machine.races.kinds()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..jit.workers import Worker, borrow
-from .global_words import POLL, READ, STRONG, role_of
+from .global_words import POLL, READ, STRONG, roles_of
 from .memory import ARENA_BASE
 from .trace import MEMORY_FIELDS, Trace
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .hazards import Reporter
     from .memory import GlobalMemory
     from .program import Code
+    from .task import Task
 
 Progress = Callable[[int, int], None]
 _MALLOC = ("malloc", "free")
@@ -41,8 +42,7 @@ def why_alone(program: Code, batches: int, options: dict[str, Any]) -> str:
         return "another order of warps and blocks is drawn for the whole launch"
     if options.get("recorder") is not None:
         return "it is recorded"
-    for instruction in program.instructions:
-        role = role_of(instruction, program)
+    for instruction, role in zip(program.instructions, roles_of(program), strict=True):
         if role is not None and (role.listens or {STRONG, POLL} & set(role.kinds)):
             return f"its blocks may talk to one another: PTX line {instruction.ptx_line}, {instruction.text!r}"
         if instruction.opcode.startswith(_SURFACES):
@@ -76,15 +76,14 @@ class Touched:
 
 
 def run_parts(
-    task: dict[str, Any], memory: GlobalMemory, batches: list[int], jobs: int, trace: Trace, reporter: Reporter,
-    progress: Callable[[int], None],
-) -> str:  # fmt: skip
-    """Run batches (first blocks) in several processes. Why nothing was done; "" where everything was.
+    task: Task, memory: GlobalMemory, jobs: int, trace: Trace, reporter: Reporter, progress: Callable[[int], None]
+) -> str:
+    """Run the batches of a launch in several processes. Why nothing was done; "" where everything was.
 
-    task: arguments of `machine_for`. progress: is told of batches that were done.
+    progress: is told of batches that were done.
     """
-    bounds = [len(batches) * k // jobs for k in range(jobs + 1)]
-    ranges = [batches[a:b] for a, b in pairwise(bounds) if b > a]
+    bounds = [len(task.batches) * k // jobs for k in range(jobs + 1)]
+    ranges = [task.batches[a:b] for a, b in pairwise(bounds) if b > a]
     try:
         with borrow(_SERVER, len(ranges), _ALONE) as workers:
             return _run_parts(workers, task, memory, ranges, trace, reporter, progress)
@@ -93,8 +92,8 @@ def run_parts(
 
 
 def _run_parts(
-    workers: list[Worker], task: dict[str, Any], memory: GlobalMemory, ranges: list[list[int]], trace: Trace,
-    reporter: Reporter, progress: Callable[[int], None],
+    workers: list[Worker], task: Task, memory: GlobalMemory, ranges: list[range], trace: Trace, reporter: Reporter,
+    progress: Callable[[int], None],
 ) -> str:  # fmt: skip
     for worker, batches in zip(workers, ranges, strict=True):
         worker.tell((task, memory, batches))
@@ -105,8 +104,7 @@ def _run_parts(
         parts.append(said)
     why = next((part for part in parts if isinstance(part, str)), "")
     done = [part for part in parts if isinstance(part, Part)]
-    limit = task["limit"]
-    if not why and limit is not None and sum(part.clock for part in done) > limit:
+    if not why and task.limit is not None and sum(part.clock for part in done) > task.limit:
         why = "it takes more instructions than limit= allows"
     written = sorted({start for part in done for start, kinds in part.kinds.items() if kinds - {READ}})
     for worker in workers:

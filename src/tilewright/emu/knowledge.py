@@ -128,7 +128,7 @@ class Knowledge(Shadow):
         self._tick(np.array([cta]), warps)
 
     def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """Those that waited take over what was handed to the barrier."""
+        """Let those that waited take over what was handed to the barrier."""
         done = self.arrived.pop((cta, ident), None)
         if done is not None and warps.any():
             self.by_cta[cta, warps, : len(done)] = np.maximum(self.by_cta[cta, warps, : len(done)], done)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .access import judged
+from .access import judged, unfilled
 from .memory import POISON, aligned_bytes, element_views
 from .ptx import Instruction
 from .trace import Site
@@ -85,6 +85,8 @@ class LocalMemory:
             each = judged(instruction, nbytes)
             parts = index[:, None] * (nbytes // each) + np.arange(nbytes // each)
             missing = dead | (self._marks[each][parts] == 0).any(axis=1)
+            if used := machine.float_parts.get(instruction.index):
+                missing |= unfilled(used, self.written, index * nbytes)
         if missing.any():
             at, gone = int(seen[missing][0]), bool(dead[missing][0])
             machine.report(

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import PtxError
+from ..gpus import find_gpu
 from .bulk_copies import BulkCopies
 from .calls import CallStack
 from .clusters import Clusters
-from .compiled import library
+from .compiled import address, library
 from .copies import AsyncCopies
 from .engine import BlockPart, Engine
 from .global_port import GlobalPort
@@ -38,11 +40,13 @@ from .shadow import Shadow
 from .shared_memory import SharedMemory
 from .specials import places, special_registers
 from .straight import Straight
+from .task import LIMIT, Task, Triple
+from .tensor_maps import ChangedMaps
 from .trace import Trace
 from .underflow import Underflow
+from .uses import Parts, float_parts
 
 if TYPE_CHECKING:
-    from ..gpus import Gpu
     from .orders import Order
     from .recorder import Recorder
     from .textures import BoundSurface, Texture
@@ -59,7 +63,6 @@ HEAP_BYTES = 8 << 20
 """What kernels may have of malloc at once: a GPU's default."""
 PULSE = 1.0
 """Seconds between two signs of life."""
-Triple = tuple[int, int, int]
 _STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
@@ -67,62 +70,40 @@ class Machine(MachineOperands):
     """`ctas` blocks of one launch at a time. Lane l belongs to block l // (32 * warps_per_cta) of the batch."""
 
     def __init__(
-        self,
-        program: Code,
-        *,
-        grid: Triple,
-        block: Triple,
-        params: bytes,
-        memory: GlobalMemory,
-        symbols: dict[str, int],
-        shared_bytes: int,
-        gpu: Gpu,
-        reporter: Reporter,
-        trace: Trace,
-        ctas: int,
-        limit: int,
-        images: Mapping[int, Texture | BoundSurface] | None = None,
-        cluster: Triple | None = None,
-        grid_workspace: int = 0,
-        order: Order | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
+        self, program: Code, task: Task, memory: GlobalMemory, reporter: Reporter, trace: Trace,
+        images: Mapping[int, Texture | BoundSurface], grid_workspace: int, order: Order | None,
+        recorder: Recorder | None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.program = program
+        self.program, self.memory, self.reporter, self.trace = program, memory, reporter, trace
         self.recorder = recorder
-        self.grid, self.block = grid, block
-        self.memory = memory
-        self.reporter = reporter
-        self.trace = trace
-        self.gpu = gpu
-        self.symbols = symbols
-        """Module variable -> address in global memory."""
-        self.dynamic_shared = shared_bytes
-        self.threads = block[0] * block[1] * block[2]
-        """Threads of a block."""
-        self.warps_per_cta = -(-self.threads // 32)
-        self.ctas = ctas
-        """Blocks of a batch; those of a cluster stand next to one another, in the order of their ranks."""
-        self.cluster = cluster or (1, 1, 1)
+        self.images = images
+        """Handle -> what it stands for."""
+        self.order = order
+        """An order drawn at random; None: all side by side."""
         self.grid_workspace = grid_workspace
         """Address of what cooperative groups synchronise a grid with; 0 where the kernel does not ask for it."""
-        self.cluster_given = cluster is not None
+        self.gpu = find_gpu(task.gpu)
+        self.symbols, self.dynamic_shared = task.symbols, task.shared_bytes
+        self.grid, self.block, self.ctas = task.grid, task.block, task.ctas
+        self.threads, self._blocks = task.threads, task.blocks
+        """Threads of a block."""
+        self.warps_per_cta = -(-self.threads // 32)
+        self.cluster = task.cluster or (1, 1, 1)
+        self.cluster_given = task.cluster is not None
         self.cluster_size = self.cluster[0] * self.cluster[1] * self.cluster[2]
-        self.lanes = ctas * self.warps_per_cta * 32
+        self.lanes = self.ctas * self.warps_per_cta * 32
         lane = np.arange(self.lanes)
         self.cta_of_lane = lane // (self.warps_per_cta * 32)
         self.warp_of_lane = (lane // 32 % self.warps_per_cta).astype(np.uint8)
         self.thread_of_lane = lane % (self.warps_per_cta * 32)
         self.first_cta = 0
-        self.images = images or {}
-        """Handle -> what it stands for."""
-        self.order = order
-        """An order drawn at random; None: all side by side."""
         self.alive: Callable[[], None] | None = None
         """Is called now and then while a batch runs."""
         self._next_pulse = time.monotonic() + PULSE
-        self.limit = limit
-        """Instructions that the batches may run, one after another."""
+        self.limit = LIMIT if task.limit is None else task.limit
+        """Instructions that the batches may run, one after another; each by itself where the launch names no limit."""
+        self._counts_all = task.limit is not None
         self.ran_before = 0
         """Instructions of batches before this one, as far as they count."""
         self.clock = np.zeros(1, np.uint64)
@@ -138,18 +119,14 @@ class Machine(MachineOperands):
             width: np.zeros((count, self.lanes + aside), _STORAGE[width])[:, : self.lanes]
             for width, count in program.row_counts.items()
         }
-        self.param_data = np.frombuffer(params.ljust(max(program.entry.parameter_bytes, 1), b"\0"), np.uint8)
+        self.param_data = np.frombuffer(task.params.ljust(max(program.entry.parameter_bytes, 1), b"\0"), np.uint8)
         self.params = {parameter.name: parameter.offset for parameter in program.entry.parameters}
         self.specials = special_registers(self)
-        total = self._dynamic_start() + shared_bytes if shared_bytes else program.static_shared
+        total = self._dynamic_start() + task.shared_bytes if task.shared_bytes else program.static_shared
         self.shared = SharedMemory(self, total, program.shared_granule)
         self.local = LocalMemory(self, program.local_bytes)
-        races = GlobalRaces(self, grid[0] * grid[1] * grid[2])
-        self.races = races if races.on else None
-        """Judges accesses to global memory; None where there is nothing to judge."""
         self.meetings = Meetings(self.lanes // 32)
         """When lanes of the warps came together."""
-        self.port = GlobalPort(self)
         self.underflow = Underflow()
         self.carry = np.zeros(self.lanes, bool)
         """The flag of add.cc and its like."""
@@ -161,10 +138,15 @@ class Machine(MachineOperands):
         """What malloc has given and free has not taken back: the call, and its block, warp and lane."""
         self.heap_bytes = HEAP_BYTES
         self.bulk = BulkCopies(self)
+        self.maps = ChangedMaps(self)
         self.mbarriers = Mbarriers(self)
         self.clusters = Clusters(self)
         self.registers = RegisterPool(self)
         self.shadow: Shadow = make_shadow(self)
+        races = GlobalRaces(self, task.blocks)
+        self.races = races if races.on else None
+        """Judges accesses to global memory; None where there is nothing to judge."""
+        self.port = GlobalPort(self)
         self.scheduler = Scheduler(self)
         self.straight = Straight(self, self.compiled) if self.compiled else None
         """Binds runs of plain instructions to the compiled loops, where there are any."""
@@ -292,8 +274,7 @@ class Machine(MachineOperands):
     def run(self, first_cta: int) -> None:
         """Run the batch of blocks that starts at linear block number `first_cta`."""
         self.first_cta = first_cta
-        count = self.grid[0] * self.grid[1] * self.grid[2]
-        born = (self.cta_of_lane + first_cta < count) & (self.thread_of_lane < self.threads)
+        born = (self.cta_of_lane + first_cta < self._blocks) & (self.thread_of_lane < self.threads)
         linear = np.arange(first_cta, first_cta + self.ctas)
 
         def tell(name: str, of_blocks: np.ndarray) -> None:
@@ -312,6 +293,7 @@ class Machine(MachineOperands):
         if self.products:
             self.products.reset()
         self.bulk.reset()
+        self.maps.reset()
         self.mbarriers.reset()
         self.clusters.reset()
         self.registers.reset()
@@ -325,6 +307,13 @@ class Machine(MachineOperands):
         self.scheduler.run()
         if self.engine:
             self.engine.count()
+        if self._counts_all:
+            self.ran_before += int(self.clock[0])
+
+    @cached_property
+    def float_parts(self) -> dict[int, Parts]:
+        """The bytes of loads that are computed with: see uses.py."""
+        return float_parts(self.program)
 
     def pulse(self) -> None:
         """Say that the batch runs, where somebody wants to know and has not heard for long."""
@@ -335,10 +324,10 @@ class Machine(MachineOperands):
     def uses(self, operand: Operand) -> bool:
         """Return whether any instruction reads a register of an operand."""
         items = operand.items if isinstance(operand, Vector) else (operand,)
-        return any(isinstance(item, Register) and item in self.program.ever_read for item in items)
+        return any(isinstance(item, Register) and item in self.program.readers for item in items)
 
     def meet(self, named: np.ndarray | None) -> None:
-        """The active lanes of each warp come together; `named`: member masks, one a lane or one for all (None: all)."""
+        """Let active lanes of each warp come together. `named`: member masks, one per lane or for all (None: all)."""
         members = None
         if named is not None:
             members = np.broadcast_to(named, (self.lanes,)).astype(np.uint32)
@@ -354,12 +343,12 @@ class Machine(MachineOperands):
 
     def finish(self) -> None:
         """The launch has ended: report what malloc gave and nobody can find any more."""
-        for address, (instruction, cta, warp, lane) in self.heap.items():
-            buffer = self.memory.find(address)
-            if buffer is not None and not self.memory.holds(address):
+        for at, (instruction, cta, warp, lane) in self.heap.items():
+            buffer = self.memory.find(at)
+            if buffer is not None and not self.memory.holds(at):
                 self.reporter.report(
                     "leak", f"{buffer.bytes} bytes of malloc are never freed, and no buffer holds their address",
-                    instruction, cta=cta, warp=warp, lanes=(lane,), address=address,
+                    instruction, cta=cta, warp=warp, lanes=(lane,), address=at,
                 )  # fmt: skip
 
     # What handlers use.
@@ -375,7 +364,7 @@ class Machine(MachineOperands):
         if self.mask is None:
             return 0
         if not self._mask_address:
-            self._mask_address = int(self.mask.__array_interface__["data"][0])
+            self._mask_address = address(self.mask)
         return self._mask_address
 
     def lane_list(self) -> np.ndarray | None:

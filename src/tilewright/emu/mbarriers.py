@@ -26,7 +26,7 @@ MOST = (1 << 20) - 1
 """The largest count of arrivals, and the largest transaction count either way."""
 PENDING_BITS = 20
 """A state is the number of the phase, above these bits with the arrivals pending in it."""
-Put = Callable[[np.ndarray, "np.ndarray | None"], None]
+Answer = Callable[["Mbarrier", np.ndarray, bool], None]
 Delivery = Callable[["Mbarrier"], None]
 
 
@@ -80,8 +80,8 @@ class Mbarriers:
         """Lanes that wait for an object, where any do."""
         self.until = np.zeros(machine.lanes, np.int64)
         """Phase that a lane waits for."""
-        self.puts: dict[int, Put] = {}
-        """Instruction -> how its result is written."""
+        self.answers: dict[int, Answer] = {}
+        """Instruction -> how lanes are told whether a phase is complete."""
         self.events = 0
         """Changes of any state, and times that other lanes ran."""
         self._stuck: tuple[Any, ...] = ()
@@ -235,9 +235,7 @@ class Mbarriers:
         machine = self.machine
         for index in np.unique(machine.scheduler.parked_at[lanes]).tolist():
             some = lanes[machine.scheduler.parked_at[lanes] == index]
-            self.puts[index](np.full(len(some), done), some)
-            if done and machine.program.instructions[index].fields.get("order") != ".relaxed":
-                machine.shadow.acquired(barrier, some)
+            self.answers[index](barrier, some, done)
         gone = set(lanes.tolist())
         left = [lane for lane in self.waiting.pop(barrier) if lane not in gone]
         if left:

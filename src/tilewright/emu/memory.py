@@ -206,7 +206,9 @@ class GlobalMemory:
         around: Iterable[Buffer] = self._buffers[max(place, 0) : place + 2]
         near = min(around, key=lambda b: min(abs(address - b.start), abs(address - b.end)))
         if address >= near.end:
-            return f"{address - near.end} bytes past the end of {near.name!r} ({near.bytes} bytes)"
+            beyond = address - near.end
+            where = f"{beyond} bytes past" if beyond else "just past"
+            return f"{where} the end of {near.name!r} ({near.bytes} bytes)"
         return f"{near.start - address} bytes before {near.name!r} ({near.bytes} bytes)"
 
     def holds(self, address: int) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .global_words import own_load
 from .ptx import Instruction, Register, Vector
 
 if TYPE_CHECKING:
@@ -35,10 +37,17 @@ class Word:
     tells: bool = False
     releases: bool = False
     """It is a fence for what came before."""
+    updates: bool = False
+    """It stores what was read at the same place, changed, and is no atomic."""
 
 
-def word_of(instruction: Instruction, program: Code) -> Word:
-    """Return how an instruction accesses memory, whichever it is."""
+@lru_cache(maxsize=64)
+def words_of(program: Code) -> list[Word]:
+    """Return how each instruction of a program accesses memory, whichever it is."""
+    return [_word_of(instruction, program) for instruction in program.instructions]
+
+
+def _word_of(instruction: Instruction, program: Code) -> Word:
     head, *parts = instruction.opcode.split(".")
     if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
         return Word(PLAIN)
@@ -46,19 +55,24 @@ def word_of(instruction: Instruction, program: Code) -> Word:
     if head in ("atom", "red"):
         to = instruction.operands[:1] if head == "atom" else ()
         items = [item for operand in to for item in (operand.items if isinstance(operand, Vector) else (operand,))]
-        used = any(isinstance(item, Register) and item in program.ever_read for item in items)
+        used = any(isinstance(item, Register) and item in program.readers for item in items)
         return Word(ATOMIC, used, True, releases)
     strength = STRONG if {"relaxed", "acquire", "release", "mmio"} & set(parts) else PLAIN
     strength = VOLATILE if "volatile" in parts else strength
-    return Word(strength, head == "ld" and strength > PLAIN, head == "st" and strength > PLAIN, releases)
+    if head == "ld" or strength == PLAIN:
+        return Word(strength, strength > PLAIN)
+    return Word(strength, False, True, releases, own_load(program, instruction) is not None)
 
 
 def passed(program: Code) -> bool:
     """Return whether warps of a kernel may pass one another messages: some hear, and some have a fence before they
-    tell."""
-    words = [word_of(instruction, program) for instruction in program.instructions]
-    fences = any(i.opcode.startswith(_FENCES) for i in program.instructions) or any(word.releases for word in words)
-    return fences and any(word.hears for word in words)
+    tell, or change a place in global memory in turns."""
+    words = words_of(program)
+    tell = any(
+        instruction.opcode.startswith(_FENCES) or word.releases or (word.updates and ".global" in instruction.opcode)
+        for instruction, word in zip(program.instructions, words, strict=True)
+    )
+    return tell and any(word.hears for word in words)
 
 
 class Messages:
@@ -124,10 +138,10 @@ class Messages:
         if any(some):
             self.tell(lanes[some], places[some], Word(PLAIN, tells=True))
 
-    def told(self, lane: int, other: int, stamp: int) -> bool:
-        """Return whether a lane would know what another one's warp did at `stamp` if no fence were missing."""
-        (cluster, _), (warp, its) = self.shadow.place(np.array([lane, other]))
-        return bool(self.heard[cluster, warp, its] >= stamp)
+    def told(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Return whether lanes would know what others' warps did at `stamps` if no fence were missing."""
+        cluster, warps = self.shadow.place(lanes)
+        return np.asarray(self.heard[cluster, warps, self.shadow.place(others)[1]] >= stamps)
 
     def _warps(self, lanes: np.ndarray) -> Iterable[tuple[int, int]]:
         cluster, warps = self.shadow.place(lanes)

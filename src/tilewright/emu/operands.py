@@ -60,7 +60,7 @@ class MachineOperands:
         self.expect(instruction, fits, f"{does} the .{register.kind} register {register.name}")
 
     def source(self, instruction: Instruction, operand: Operand, kind: str) -> np.ndarray:
-        """A source as an array of the type's values: one a lane, or of length 1 when it is the same for all.
+        """A source as an array of the type's values: one per lane, or of length 1 when it is the same for all.
 
         It is a view: read it while the instruction runs, not when it is bound.
         """
@@ -230,7 +230,7 @@ class MachineOperands:
         return put
 
     def scratch(self, kind: str, use: str = "", rows: int = 1) -> np.ndarray:
-        """A temporary of `rows` elements a lane, valid within one step; `use` tells temporaries apart."""
+        """A temporary of `rows` elements per lane, valid within one step; `use` tells temporaries apart."""
         key = (kind, use, rows)
         if key not in self._scratch:
             self._scratch[key] = np.empty(self.lanes * rows, NUMPY[kind])

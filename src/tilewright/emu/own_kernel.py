@@ -11,22 +11,31 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.scalar import flag
 from ..errors import InvalidOperand, suggests
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.entry import ParameterType, parameter_names
 from ..words import Hazards, Told
-from .api import LIMIT, Triple, decoded, run
-from .arguments import parse_argument
+from .api import decoded, run
+from .arguments import parse_argument, whole_number
 from .hazards import Hazard
 from .memory import GlobalMemory
 from .orders import Order
 from .parameters import described, pack
+from .task import LIMIT, Triple
 from .trace import Counters
 
 
 @dataclass(repr=False)
 class EmulateResult(Told):
-    """The result of a launch: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
+    """The result of `emulate`; `str()` tells it.
+
+    arrays: what each buffer argument holds at the end, in order.
+    counters: what the launch did: instructions, memory requests, sectors, wavefronts, FLOP.
+    hazards: the faults and warnings found.
+    seconds: how long emulating took on the host; this says nothing about a GPU.
+    printed: what printf wrote.
+    """
 
     arrays: list[np.ndarray]
     counters: Counters
@@ -59,7 +68,7 @@ class Kernel:
     called: str
     """As the caller named it."""
     types: tuple[ParameterType, ...] | None
-    names: list[str]
+    names: Sequence[str]
     sources: dict[str, str]
 
 
@@ -85,9 +94,9 @@ def load(
         text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=[*beside, *include], options=options
     )
     texts = (text, *(body for _, body in kernel.source.headers))
-    found = (names for body in texts if (names := parameter_names(body, entry)))
+    found = (known for body in texts if (known := parameter_names(body, entry)))
     sources = {**dict(kernel.source.headers), name: text}
-    return Kernel(kernel.ptx, kernel.entry, entry, kernel.types, next(found, []), sources)
+    return Kernel(kernel.ptx, kernel.entry, entry, kernel.types, next(found, ()), sources)
 
 
 def in_order(args: Sequence[Any] | Mapping[str, Any], kernel: Kernel) -> list[Any]:
@@ -99,10 +108,15 @@ def in_order(args: Sequence[Any] | Mapping[str, Any], kernel: Kernel) -> list[An
     shown = ", ".join(f"{kind} {name}".strip() for kind, name in zip(listed, names, strict=True)) or "none"
     if isinstance(args, Mapping):
         if not all(names):
-            raise InvalidOperand(f"the names of {kernel.called}'s parameters ({shown}) are not known. Give a list.")
+            raise InvalidOperand(
+                f"the names of {kernel.called}'s parameters ({shown}) are not known. Give them in order."
+            )
         if wrong := [*(f"{name} is missing" for name in names if name not in args),
                      *(f"{name} is not one of them" for name in args if name not in names)]:  # fmt: skip
-            raise InvalidOperand(f"{kernel.called} takes {shown}: {', '.join(wrong)}")
+            raise InvalidOperand(
+                f"{kernel.called} takes {shown}: {', '.join(wrong)}. Give one for each by its name: an array or "
+                "f32[1024]=random for a pointer, a number for a number."
+            )
         return [args[name] for name in names]
     if len(args) != len(declared):
         raise InvalidOperand(
@@ -136,34 +150,90 @@ def emulate(
     strict: bool = False,
     jobs: int = 1,
 ) -> EmulateResult:
-    """Run one kernel on NumPy arrays.
+    """Run one kernel on NumPy arrays, without a GPU.
 
-    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name, as C++ knows it
-    (`scale<float>`) or as the PTX does. grid, block: one to three sizes.
-    args: one for each parameter of the kernel, in order or by name. NumPy arrays are device buffers (the caller's stay
-    as they are) of the type that a C++ parameter points to; numbers are passed by value; None is a null pointer; bytes
-    fill a struct, as does Struct (tilewright.emu), which may hold arrays and tensor maps. Strings such as
-    "f32[1024]=random", "f32[4,8]=nan", "i32=1024" and "x.npy" stand for either (see emu/arguments.py); their bf16
-    buffers come back as uint16. TensorMap is for a CUtensorMap parameter or a pointer to one: one made of an array
-    (TensorMap.of) is over that array's buffer, which is a buffer argument of its own unless an earlier argument is the
-    same array. Texture and Surface (tilewright.emu) are for a cudaTextureObject_t and a cudaSurfaceObject_t; a surface
-    is a buffer argument too.
-    cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say. include: folders
-    of headers. options: of the compiler, "--std=c++20" or "-DTILE=32". constants: what `__constant__` and `__device__`
-    variables hold at the start: an array or a string for each name. seed: of "random". limit: instructions that the
-    launch may take, those of blocks that run side by side counted once.
-    explore: run the launch so many times more (or "20s": for so many seconds), each time in another legal order of
-    warps, blocks and asynchronous completions, numbered from 1; the first that shows a hazard is raised, or all are
-    listed. The result is that of the usual order; `differing` has those that differ. order: run that order alone. An
-    order is a function of `seed` and its number. red_zones: put shared arrays 256 bytes apart, so that an access past
-    the end of one is out of bounds. strict: warnings are errors. A comment `// tilewright: allow(kind) reason` at a
-    line moves what is found there to the result's `allowed`. jobs: processes that may share the blocks of the launch,
-    where those do not talk to one another. The result is the same for any number; its `alone` says why one process did
-    it all.
+    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either.
+    entry: the kernel's name, as C++ knows it (`scale<float>`) or as the PTX does.
+    grid, block: blocks of the grid and threads of a block, one to three sizes each.
+    args: one for each parameter of the kernel, in order or by name:
+            a NumPy array              a device buffer of the type that the C++ parameter points to; the caller's array
+                                       stays as it is
+            a number                   passed by value
+            None                       a null pointer
+            bytes, Struct              fill a struct; a Struct (tilewright.emu) may hold arrays and tensor maps
+            "f32[1024]=random", "f32[4,8]=nan", "i32=1024", "x.npy"
+                                       a buffer or a number; bf16 buffers come back as uint16 (docs/emulator.md)
+            TensorMap                  for a CUtensorMap or a pointer to one. TensorMap.of(array) is over that array's
+                                       buffer: an earlier argument's, if the array is one, else a buffer of its own
+            Texture, Surface           for a cudaTextureObject_t or cudaSurfaceObject_t; a surface is a buffer too
+    gpu: the name of the GPU whose limits and target hold (tilewright.gpus.GPUS).
+    shared_bytes: dynamic shared memory of a block, in bytes.
+    cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say.
+    include: folders of headers.
+    options: options of the compiler, such as "--std=c++20" or "-DTILE=32".
+    constants: initial values of `__constant__` and `__device__` variables by name, as arrays or strings.
+    hazards: "raise" the first as EmulatorFault, or "collect" them in the result and go on as a GPU might.
+    seed: the seed of "random", and of orders.
+    limit: the most instructions that the launch may take; those of blocks that run side by side count once.
+    progress: called with (blocks done, all blocks), each second if nothing else has happened.
+    explore: how many more times to run the launch, or "20s" for so many seconds, each time in another legal order of
+        warps, blocks and asynchronous completions. Orders are numbered from 1. The first that shows a hazard is
+        raised, or all are collected. The result is that of the usual order; its `differing` holds other results.
+    order: run this order alone. An order is a function of `seed` and its number.
+    red_zones: put shared arrays 256 bytes apart, so that an access past the end of one is out of bounds.
+    strict: treat warnings as errors. A comment `// tilewright: allow(kind) reason` at a line moves what is found there
+        to the result's `allowed`.
+    jobs: the number of processes that may share the blocks of the launch, where those do not talk to one another. The
+        result is the same for any number; its `alone` says why one process ran all of them.
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
     """
+    _check_kinds(source_or_ptx, entry, args, include, options, constants, gpu, progress)
+    shared_bytes, seed = whole_number(shared_bytes, "shared_bytes", 0), whole_number(seed, "seed", 0)
+    limit = whole_number(limit, "limit", 1)
+    if isinstance(explore, str):
+        _seconds(explore)
+    else:
+        explore = whole_number(explore, "explore", 0)
+    kernel = load(source_or_ptx, entry, gpu, include, options)
+    launch = _Launch(
+        kernel,
+        in_order(args, kernel),
+        seed,
+        {
+            "grid": _triple(grid, "grid"),
+            "block": _triple(block, "block"),
+            "shared_bytes": shared_bytes,
+            "cluster": None if cluster is None else _triple(cluster, "cluster"),
+            "gpu": gpu,
+            "hazards": hazards,
+            "limit": limit,
+            "constants": {name: _constant(name, value, seed) for name, value in (constants or {}).items()},
+            "progress": progress,
+            "sources": kernel.sources,
+            "red_zones": flag(red_zones, "red_zones"),
+            "strict": flag(strict, "strict"),
+            "jobs": whole_number(jobs, "jobs", 1),
+        },
+    )
+    if order is not None:
+        return launch.run(Order(seed, whole_number(order, "order", 1)))
+    result = launch.run(None)
+    for number in _numbers(explore):
+        other = launch.run(Order(seed, number))
+        result.explored = number
+        known = {(hazard.kind, hazard.ptx) for hazard in result.hazards}
+        result.hazards += [hazard for hazard in other.hazards if (hazard.kind, hazard.ptx) not in known]
+        if len(result.differing) < KEPT and not _alike(result.arrays, other.arrays):
+            result.differing[number] = other
+    return result
+
+
+def _check_kinds(
+    source_or_ptx: Any, entry: Any, args: Any, include: Any, options: Any, constants: Any, gpu: Any, progress: Any
+) -> None:
+    """Raise InvalidOperand for an argument of `emulate` that is not what it can be at all."""
     for told, value, kinds, wanted in (
         ("source_or_ptx", source_or_ptx, (str, Path), "text, or the path of a file"),
         ("entry", entry, str, "the kernel's name"),
@@ -181,44 +251,6 @@ def emulate(
         raise InvalidOperand(f"include holds {wrong[0]!r:.60}; pass folders.")
     if wrong := [option for option in options if not isinstance(option, str) or not option.startswith("-")]:
         raise InvalidOperand(f"options holds {wrong[0]!r:.60}; pass options of NVRTC such as '--std=c++20'.")
-    shared_bytes, seed = _whole(shared_bytes, "shared_bytes", 0), _whole(seed, "seed", 0)
-    limit = _whole(limit, "limit", 1)
-    if isinstance(explore, str):
-        _seconds(explore)
-    else:
-        explore = _whole(explore, "explore", 0)
-    kernel = load(source_or_ptx, entry, gpu, include, options)
-    launch = _Launch(
-        kernel,
-        in_order(args, kernel),
-        seed,
-        {
-            "grid": _triple(grid, "grid"),
-            "block": _triple(block, "block"),
-            "shared_bytes": shared_bytes,
-            "cluster": None if cluster is None else _triple(cluster, "cluster"),
-            "gpu": gpu,
-            "hazards": hazards,
-            "limit": limit,
-            "constants": {name: _constant(name, value, seed) for name, value in (constants or {}).items()},
-            "progress": progress,
-            "sources": kernel.sources,
-            "red_zones": bool(red_zones),
-            "strict": bool(strict),
-            "jobs": _whole(jobs, "jobs", 1),
-        },
-    )
-    if order is not None:
-        return launch.run(Order(seed, _whole(order, "order", 1)))
-    result = launch.run(None)
-    for number in _numbers(explore):
-        other = launch.run(Order(seed, number))
-        result.explored = number
-        known = {(hazard.kind, hazard.ptx) for hazard in result.hazards}
-        result.hazards += [hazard for hazard in other.hazards if (hazard.kind, hazard.ptx) not in known]
-        if len(result.differing) < KEPT and not _alike(result.arrays, other.arrays):
-            result.differing[number] = other
-    return result
 
 
 KEPT = 8
@@ -237,16 +269,18 @@ class _Launch:
     def run(self, order: Order | None) -> EmulateResult:
         memory, kernel = GlobalMemory(), self.kernel
         declared = decoded(kernel.ptx, kernel.entry).entry.parameters
-        packed = pack(self.given, declared, kernel.types, memory, self.seed)
+        packed = pack(self.given, declared, kernel.types, memory, self.seed, kernel.names)
+        buffers = packed.buffers
+        names = [b.name(kernel.names[b.number]) for b in buffers] if len(kernel.names) == len(declared) else []
+        for buffer, name in zip(buffers, names, strict=False):
+            if (held := memory.find(buffer.address)) is not None:
+                held.name = name
         result = run(
             kernel.ptx, kernel.entry, params=packed.params, memory=memory, images=packed.images, order=order,
             **self.options,
         )  # fmt: skip
-        buffers = packed.buffers
         arrays = [buffer.read(memory, last=True) for buffer in buffers]
-        named: dict[str, np.ndarray] = {}
-        if len(kernel.names) == len(declared):
-            named = {b.name(kernel.names[b.number]): array for b, array in zip(buffers, arrays, strict=True)}
+        named = dict(zip(names, arrays, strict=False))
         found = result.hazards, result.seconds, result.printed
         return EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed, alone=result.alone)
 
@@ -258,7 +292,7 @@ def _alike(ours: list[np.ndarray], others: list[np.ndarray]) -> bool:
 def _numbers(explore: int | str) -> Iterator[int]:
     """Numbers of orders: so many, or as many as begin within so many seconds ("20s"). Raises InvalidOperand."""
     if not isinstance(explore, str):
-        yield from range(1, _whole(explore, "explore", 0) + 1)
+        yield from range(1, whole_number(explore, "explore", 0) + 1)
         return
     started = time.perf_counter()
     seconds = _seconds(explore)
@@ -275,16 +309,6 @@ def _seconds(text: str) -> float:
     except ValueError:
         pass
     raise InvalidOperand(f"explore is {text!r}; pass a number of orders, or seconds such as '20s'.")
-
-
-def _whole(value: Any, what: str, least: int) -> int:
-    try:
-        number = index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise InvalidOperand(f"{what} is {value!r:.60}; pass a whole number of at least {least}.")
-    return number
 
 
 def _constant(name: str, value: Any, seed: int) -> np.ndarray:

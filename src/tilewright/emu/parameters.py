@@ -97,8 +97,10 @@ def pack(
     types: Sequence[ParameterType] | None,
     memory: GlobalMemory,
     seed: int,
+    names: Sequence[str] = (),
 ) -> Packed:
-    """Put buffers into `memory` and everything into a parameter buffer. Raises InvalidOperand."""
+    """Put buffers into `memory` and everything into a parameter buffer. Raises InvalidOperand, which calls a parameter
+    by its name in `names` (one for each, where they are known)."""
     random = np.random.default_rng(seed)
     memory.reserve(sum(value.nbytes + SPACING for value in args if isinstance(value, np.ndarray)) + SPACING)
     params = bytearray(max((p.offset + p.size for p in declared), default=0))
@@ -106,6 +108,7 @@ def pack(
     shared_by: dict[int, int] = {}  # arrays that tensor maps may be over
     for number, (value, parameter) in enumerate(zip(args, declared, strict=True)):
         declared_type = types[number] if types else None
+        called = f"argument {number}" + (f", {names[number]}," if len(names) == len(declared) else "")
         if isinstance(value, TensorMap):
             data = _tensor_map(value, number, memory, packed, shared_by)
             if parameter.size == 8 and (declared_type is None or declared_type.pointers):  # a map in global memory
@@ -135,13 +138,13 @@ def pack(
         else:
             argument = parse_argument(value, random)
             if argument.array is not None:
-                _check_array(argument, parameter, declared_type, number)
+                _check_array(argument, parameter, declared_type, called)
                 address = memory.add(argument.array, f"argument {number}", empty=argument.empty)
                 shared_by[id(value)] = address
                 packed.buffers.append(BufferArgument(number, address, argument.array))
                 data = address.to_bytes(8, "little")
             else:
-                data = scalar_bytes(argument, parameter, declared_type, number)
+                data = scalar_bytes(argument, parameter, declared_type, called)
         params[parameter.offset : parameter.offset + parameter.size] = data
     packed.params = bytes(params)
     return packed
@@ -205,14 +208,14 @@ def described(parameter: Parameter, declared: ParameterType | None) -> str:
     return f".{parameter.kind}" if parameter.kind else f"a struct of {parameter.size} bytes"
 
 
-def _check_array(argument: Argument, parameter: Parameter, declared: ParameterType | None, number: int) -> None:
+def _check_array(argument: Argument, parameter: Parameter, declared: ParameterType | None, called: str) -> None:
     """Raise InvalidOperand where the parameter is not a pointer, or points to something else."""
     wanted = described(parameter, declared)
     number_declared = declared is not None and bool(declared.kind) and not declared.pointers
     if parameter.size != 8 or parameter.kind == "f64" or number_declared:
         raise InvalidOperand(
-            f"argument {number} ({argument.text}) is a buffer; the kernel's parameter is {wanted}, which is passed by "
-            "value. Pass a number."
+            f"{called} ({argument.text}) is a buffer; the kernel's parameter is {wanted}, which is passed by "
+            f"value. Pass {'a number' if parameter.kind else 'its bytes, or a tilewright.emu.Struct'}."
         )
     if declared is None or not declared.kind or declared.pointers != 1:
         return
@@ -228,19 +231,19 @@ def _check_array(argument: Argument, parameter: Parameter, declared: ParameterTy
         return
     convert = {"b": "ml_dtypes.bfloat16", "B": "bool"}.get(declared.kind, f"np.{declared.name}")
     raise InvalidOperand(
-        f"argument {number} is an array of {have.name}; the kernel's parameter is {wanted}. Convert it: "
+        f"{called} is an array of {have.name}; the kernel's parameter is {wanted}. Convert it: "
         f"array.astype({convert}), or array.view(...) for the same bytes as another type."
     )
 
 
-def scalar_bytes(argument: Argument, parameter: Parameter, declared: ParameterType | None, number: int) -> bytes:
+def scalar_bytes(argument: Argument, parameter: Parameter, declared: ParameterType | None, called: str) -> bytes:
     """A number as the bytes that a parameter takes: by value, or for a struct as it lies in memory.
 
     Raises InvalidOperand for what does not fit, for a float where the parameter is an integer, and for a type that the
     caller named and the kernel has not.
     """
     scalar, size = argument.scalar, parameter.size
-    given = f"argument {number} ({argument.text})"
+    given = f"{called} ({argument.text})"
     wanted = described(parameter, declared)
     known = declared is not None and declared.kind and not declared.vector
     if declared is not None and declared.pointers:

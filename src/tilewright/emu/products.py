@@ -14,7 +14,7 @@ import numpy as np
 
 from .in_flight import is_copy
 from .isa.registry import Step
-from .program import effects
+from .liveness import effects
 from .ptx import Instruction, Register
 from .shadow import Landing
 from .shared_memory import SharedPattern
@@ -96,9 +96,8 @@ class AsyncProducts:
                 "wgmma_fence_missing", "no wgmma.fence lies before the first wgmma of the warpgroup", instruction, late
             )
         every = len(warps) == len(self.committed)
-        group = self.group if every else self.group[:, warps]
-        busy = group[numbers] >= self.finished[warps]
-        own = np.ix_(numbers, warps)
+        own = numbers if every else np.ix_(numbers, warps)  # whole rows are found sooner
+        busy = self.group[own] >= self.finished[warps]
         wrong = busy & (self.use[own] != use[:, None])
         if wrong.any():
             row = int(np.flatnonzero(wrong.any(axis=1))[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heappop, heappush
 
 import numpy as np
 
@@ -14,7 +13,8 @@ from . import operand_types
 from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
-from .ptx import Function, Immediate, Instruction, Memory, Module, Operand, Register, Symbol, registers_of
+from .liveness import effects, live_ranges
+from .ptx import Function, Immediate, Instruction, Module, Operand, Register, Symbol
 
 _ELSEWHERE = re.compile(r"\.(?:global|local|param|const)\b")
 _WIDEST = 16
@@ -33,7 +33,7 @@ class Block:
     warp: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Code:
     """One entry, decoded. Holds nothing of a launch."""
 
@@ -64,8 +64,7 @@ class Code:
     live: dict[int, list[Register]] = field(default_factory=dict)
     """Block after a call -> the registers that live there."""
     shared_granule: int = 4
-    """Bytes of shared memory that every access takes whole."""
-    """Whether some access may move 1 or 2 bytes of shared memory: hazards are then tracked by byte, else by word."""
+    """Bytes of shared memory that every access takes whole: hazards are tracked in units of so many."""
     products: InFlight | None = None
     """Where registers of wgmma may be in flight; None for a program without."""
 
@@ -87,28 +86,17 @@ class Code:
         return self.block_at[self.routines[-1].start]
 
     @cached_property
-    def ever_read(self) -> frozenset[Register]:
-        """The registers that some instruction reads."""
-        pairs = zip(self.instructions, self.handlers, strict=True)
-        return frozenset(register for pair in pairs for register in effects(*pair)[0])
+    def readers(self) -> dict[Register, list[int]]:
+        """The instructions that read a register, for those that any reads."""
+        found: dict[Register, list[int]] = {}
+        for index, pair in enumerate(zip(self.instructions, self.handlers, strict=True)):
+            for register in dict.fromkeys(effects(*pair)[0]):
+                found.setdefault(register, []).append(index)
+        return found
 
     def routine_at(self, index: int) -> Routine:
         """The function, or the kernel, that an instruction belongs to."""
         return next(r for r in self.routines if r.start <= index < r.end)
-
-
-def effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[Register], list[Register], bool]:
-    """(registers read, registers written, whether the write replaces the old value for sure)."""
-    operands = instruction.operands
-    writes: list[Register] = []
-    reads: list[Register] = [instruction.guard] if instruction.guard else []
-    first = 0
-    if handler.destination != "none" and operands and not isinstance(operands[0], Memory):
-        writes = list(registers_of(operands[0]))
-        first = 1 if handler.destination == "write" else 0
-    for operand in operands[first:]:
-        reads += registers_of(operand)
-    return reads, writes, instruction.guard is None
 
 
 _TELLS = re.compile(
@@ -178,102 +166,23 @@ def successors_of(entry: Function, blocks: list[Block], block_at: dict[int, int]
     return out
 
 
-def _as_bits(numbers: set[int]) -> int:
-    """The set as an integer that has a bit for each number."""
-    out = bytearray(max(numbers, default=0) // 8 + 1)
-    for k in numbers:
-        out[k >> 3] |= 1 << (k & 7)
-    return int.from_bytes(out, "little")
-
-
-def _members(bits: int) -> np.ndarray:
-    """The numbers of a set of _as_bits, ascending."""
-    whole = np.frombuffer(bits.to_bytes(bits.bit_length() // 8 + 1, "little"), np.uint8)
-    return np.unpackbits(whole, bitorder="little").nonzero()[0]
-
-
-def _pack(
-    entry: Function, handlers: list[registry.Handler], blocks: list[Block], successors: list[list[int]]
-) -> tuple[dict[Register, int], dict[int, int], dict[int, list[Register]]]:
-    """Give registers rows, by linear scan over live intervals; also which live after each call.
-
-    A lane writes only its own column, so lanes at different places of the program cannot disturb each other's values.
-    """
-    number: dict[Register, int] = {}
-    order: list[Register] = []
-    first: list[int] = []
-    last: list[int] = []
-
-    def touch(register: Register, position: int) -> int:
-        """Positions only grow here."""
-        k = number.setdefault(register, len(order))
-        if k == len(order):
-            order.append(register)
-            first.append(position)
-            last.append(position)
-        last[k] = position
-        return k
-
-    uses: list[int] = []
-    kills: list[int] = []
-    for block in blocks:
-        used: set[int] = set()
-        killed: set[int] = set()
-        for i in range(block.start, block.end):
-            reads, writes, replaces = effects(entry.instructions[i], handlers[i])
-            for register in reads if replaces else [*reads, *writes]:
-                k = touch(register, 2 * i)
-                if k not in killed:
-                    used.add(k)
-            for register in writes:
-                k = touch(register, 2 * i + 1)
-                if replaces:
-                    killed.add(k)
-        uses.append(_as_bits(used))
-        kills.append(_as_bits(killed))
-    live_in = list(uses)
-    live_out = [0] * len(blocks)
-    changed = True
-    while changed:
-        changed = False
-        for k in range(len(blocks) - 1, -1, -1):
-            out = 0
-            for s in successors[k]:
-                out |= live_in[s]
-            if out != live_out[k]:
-                live_out[k] = out
-                live_in[k] = uses[k] | (out & ~kills[k])
-                changed = True
-    starts, ends = np.array(first), np.array(last)
-    for block in blocks:
-        for bits, position in ((live_in[block.index], 2 * block.start), (live_out[block.index], 2 * block.end - 1)):
-            alive = _members(bits)
-            starts[alive] = np.minimum(starts[alive], position)
-            ends[alive] = np.maximum(ends[alive], position)
-    first, last = starts.tolist(), ends.tolist()
-    after_calls = {
-        block.index + 1: [order[k] for k in _members(live_out[block.index])]
-        for block in blocks
-        if entry.instructions[block.end - 1].opcode.startswith("call")
-    }
-    rows: dict[Register, int] = {}
-    counts: dict[int, int] = {}
-    free: dict[int, list[int]] = {}
-    active: dict[int, list[tuple[int, int]]] = {}
-    for k in sorted(range(len(order)), key=lambda k: first[k]):
-        width = order[k].width
-        pool, living = free.setdefault(width, []), active.setdefault(width, [])
-        while living and living[0][0] < first[k]:
-            pool.append(heappop(living)[1])
-        row = pool.pop() if pool else counts.get(width, 0)
-        counts[width] = max(counts.get(width, 0), row + 1)
-        rows[order[k]] = row
-        heappush(living, (last[k], row))
-    return rows, counts, after_calls
-
-
 RED_ZONE = 256
 """Bytes between two shared variables, where that is asked for."""
+
+
+def _handler(instruction: Instruction) -> registry.Handler:
+    """Match an instruction, whose fields are then set. Raises PtxError and UnknownInstruction."""
+    found = registry.find(instruction.opcode)
+    if found is None:
+        where = f"{instruction.location}, " if instruction.location else ""
+        raise UnknownInstruction(
+            f"{where}PTX line {instruction.ptx_line}: {instruction.text!r}: the emulator has no form "
+            f"{instruction.opcode!r}; nothing is skipped."
+        )
+    if wrong := operand_types.check(instruction):
+        raise PtxError(f"PTX line {instruction.ptx_line}: {instruction.text!r} {wrong}.")
+    handler, instruction.fields = found
+    return handler
 
 
 def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool = False) -> Code:
@@ -292,20 +201,8 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
     if not entry.instructions:
         raise PtxError(f"entry {entry_name!r} has no instructions")
     linked: Linked = link(module, entry)
-    entry, handlers = linked.entry, []
-    for instruction in entry.instructions:
-        found = registry.find(instruction.opcode)
-        if found is None:
-            where = f"{instruction.location}, " if instruction.location else ""
-            raise UnknownInstruction(
-                f"{where}PTX line {instruction.ptx_line}: {instruction.text!r}: the emulator has no form "
-                f"{instruction.opcode!r}; nothing is skipped."
-            )
-        if wrong := operand_types.check(instruction):
-            raise PtxError(f"PTX line {instruction.ptx_line}: {instruction.text!r} {wrong}.")
-        handler, fields = found
-        instruction.fields = fields
-        handlers.append(handler)
+    entry = linked.entry
+    handlers = [_handler(instruction) for instruction in entry.instructions]
     blocks = _blocks(entry, handlers, fine)
     block_at = {block.start: block.index for block in blocks}
     for name in {op.name for i in entry.instructions if i.opcode.startswith("bra") for op in i.operands
@@ -313,7 +210,9 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         if name not in entry.labels:
             raise PtxError(f"entry {entry_name!r} branches to the label {name!r}, which is nowhere")
     successors = successors_of(entry, blocks, block_at)
-    rows, counts, live = _pack(entry, handlers, blocks, successors)
+    ranges = live_ranges(entry.instructions, handlers, blocks, successors)
+    rows, counts = ranges.rows()
+    calls = [block.index for block in blocks if entry.instructions[block.end - 1].opcode.startswith("call")]
     named = {op.name for i in entry.instructions for op in symbols(i.operands)}
     shared = [v for v in module.variables if v.space == "shared" and v.name in named]
     shared += [v for v in entry.variables if v.space == "shared"]
@@ -339,7 +238,7 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         routines=linked.routines,
         arguments=linked.arguments,
         area_bytes=linked.area_bytes,
-        live=live,
+        live={index + 1: ranges.after(index) for index in calls},
         shared_granule=_granule(min(map(_shared_bytes, entry.instructions), default=_WIDEST)),
         products=find_in_flight(entry.instructions, blocks, successors),
     )

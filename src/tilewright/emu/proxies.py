@@ -205,7 +205,7 @@ class ProxyFences(Shadow):
         self.inner.aimed(pattern, barrier, lane)
 
     def not_proxied(self, writers: np.ndarray, meetings: np.ndarray, lane: int) -> np.ndarray:
-        """Which lanes, writers of global memory at so many meetings, have run no fence.proxy.async since.
+        """Return which lanes, writers of global memory at so many meetings, have run no fence.proxy.async since.
 
         A fence by the warp of `lane`, which reads, will do.
         """
@@ -213,7 +213,7 @@ class ProxyFences(Shadow):
         return np.maximum(self.fenced_meeting[writers], own) < meetings
 
     def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
-        """Which lanes' warps do not know that phases of an mbarrier are complete."""
+        """Return which lanes' warps do not know that phases of an mbarrier are complete."""
         return self.inner.unseen(barrier, phase, lanes)
 
     def reads_pending(self, pattern: SharedPattern) -> bool:

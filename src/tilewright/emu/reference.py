@@ -56,7 +56,7 @@ class Reference:
         if self.buffer not in after:
             raise InvalidOperand(f"the reference names {self.buffer!r}; the buffers are {', '.join(after) or 'none'}.")
         try:
-            want = np.asarray(eval(self.expression, {"np": np, "numpy": np}, dict(before)))
+            want = np.asarray(eval(self.expression, {"np": np, "numpy": np, **before}))
             got = np.asarray(after[self.buffer])
             want = np.broadcast_to(want, got.shape)
         except Exception as error:

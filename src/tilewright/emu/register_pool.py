@@ -1,9 +1,9 @@
 """setmaxnreg: what the warpgroups of a block hold of its registers, and who waits for more.
 
-A block starts with as many registers a thread as it was compiled for; what a warpgroup gives back (dec) goes to a pool
-of the block, from which another takes (inc). Compilers fix that number where setmaxnreg is used: it is the directive
-.maxnreg, or what the register file holds for the threads and blocks of __launch_bounds__. Without either, ptxas ignores
-setmaxnreg, and so does this.
+A block starts with as many registers per thread as it was compiled for. What a warpgroup gives back (dec) goes to a
+pool of the block, from which another takes (inc). Compilers fix that number where setmaxnreg is used: it is the
+directive .maxnreg, or what the register file holds for the threads and blocks of __launch_bounds__. Without either,
+ptxas ignores setmaxnreg, and so does this.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RegisterPool:
         self.free[:] = 0
 
     def change(self, instruction: Instruction, first_warps: np.ndarray, count: int, more: bool) -> np.ndarray:
-        """Warpgroups (their first warps) ask for `count` registers a thread; those of them that have to wait."""
+        """Warpgroups (their first warps) ask for `count` registers per thread; those of them that have to wait."""
         if self.start is None:
             return first_warps[:0]
         late = []
@@ -106,7 +106,7 @@ class RegisterPool:
         per = self.machine.warps_per_cta
         return [
             f"setmaxnreg: warps {warp % per} to {warp % per + 3} of block {self.machine.coordinates(warp // per)} want "
-            f"{int(self.wanted[warp])} registers a thread and have {int(self.held[warp])}; "
+            f"{int(self.wanted[warp])} registers per thread and have {int(self.held[warp])}; "
             f"{int(self.free[warp // per])} are free, {WARPGROUP * int(self.wanted[warp] - self.held[warp])} are needed"
             for warp in np.flatnonzero(self.wanted).tolist()
             if warp // per in ctas

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arrays.scalar import flag
 from ..errors import suggests
 from ..gpus import DEFAULT_GPU, Arch, Gpu, find_gpu
 from ..jit.launch import Launch, use_executor
 from ..words import Hazards
 from .api import EmuResult, run
+from .arguments import whole_number
 from .hazards import check_mode
 from .memory import GlobalMemory
 from .orders import Order
@@ -49,8 +51,9 @@ class Emulator:
         check_mode(hazards)
         self.hazards = hazards
         self.progress = progress
-        self.order, self.seed, self.strict = order, seed, strict
-        self.recorder, self.jobs = recorder, jobs
+        self.order = None if order is None else whole_number(order, "order", 1)
+        self.seed, self.jobs = whole_number(seed, "seed", 0), whole_number(jobs, "jobs", 1)
+        self.strict, self.recorder = flag(strict, "strict"), recorder
         self.memory = GlobalMemory()
         self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
@@ -163,7 +166,7 @@ def emulator(
     launch runs. order: run each launch in this other legal order of warps, blocks and completions, of `seed`, as
     `emulate` does. strict: warnings are errors. jobs: processes that may share the blocks of a launch.
 
-    Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU punishes raises
-    EmulatorFault, unless `hazards` is "collect".
+    Raises InvalidOperand for an unknown GPU, way to treat hazards, order, seed or number of processes; a kernel that
+    does what a GPU punishes raises EmulatorFault, unless `hazards` is "collect".
     """
     return Session(Emulator(gpu, hazards, progress, order, seed, strict, jobs=jobs))

@@ -31,7 +31,7 @@ class Landing:
 
 
 class Shadow:
-    """What a hazard checker of shared memory is told, and what both kinds of it share."""
+    """A hazard checker of shared memory: what it is told, and what both kinds of it share."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -58,11 +58,11 @@ class Shadow:
         """The active lanes of each warp came together; `members`: those that each one's mask names (None: all)."""
 
     def stamps(self) -> np.ndarray:
-        """How far each warp of the batch has come, for `unordered`; it does not change any more."""
+        """Return how far each warp of the batch has come, for `unordered`; the answer does not change any more."""
         raise NotImplementedError
 
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
-        """Of pairs of lanes in one cluster: whether what the others' warps did at `stamps` may still go on now."""
+        """Return for pairs of lanes in one cluster whether what the others' warps did at `stamps` may still go on."""
         raise NotImplementedError
 
     def view(self, warp: int) -> np.ndarray:
@@ -76,7 +76,7 @@ class Shadow:
         """The active lanes ran fence.proxy.async, of shared memory, of global memory or of both."""
 
     def not_proxied(self, writers: np.ndarray, meetings: np.ndarray, lane: int) -> np.ndarray:
-        """Which lanes, writers of global memory at so many meetings, have run no fence.proxy.async since."""
+        """Return which lanes, writers of global memory at so many meetings, have run no fence.proxy.async since."""
         return np.zeros(len(writers), bool)
 
     # What only kernels with mbarriers, clusters and bulk copies do: clocks.py has the answers.
@@ -113,7 +113,7 @@ class Shadow:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
 
     def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
-        """Which lanes' warps do not know that phases of an mbarrier are complete."""
+        """Return which lanes' warps do not know that phases of an mbarrier are complete."""
         return np.zeros(len(lanes), bool)
 
     def bulk_read_done(self, pattern: SharedPattern) -> None:
@@ -176,6 +176,7 @@ class Shadow:
         other: Instruction,
         other_kind: str,
         other_warp: int,
+        name: str = "shared_race",
     ) -> None:
         """Two warps at one byte."""
         machine = self.machine
@@ -188,7 +189,7 @@ class Shadow:
             whose = f"{other_warp} of block {rank} of the cluster"
         same = " (the same instruction)" if other is pattern.instruction else ""
         machine.report(
-            "shared_race",
+            name,
             f"{verb} at shared address {address:#x} by warp {int(machine.warp_of_lane[lanes[0]])}, "
             f"{what} by warp {whose}{same}, and no barrier between them",
             pattern.instruction,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import banks
-from .access import in_warps, only_writes, same
+from .access import in_warps, only_writes, same, unfilled
 from .compiled import address
 from .memory import aligned_bytes, element_views
 from .ptx import Instruction
 from .trace import Site
+from .uses import passed_on
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -109,7 +110,7 @@ class SharedMemory:
     ) -> SharedPattern | None:
         """Check and count one access of the active lanes; None if no lane is left.
 
-        `base`: uint32, uint64 or int64, one a lane of the batch, or of length 1 for all. `kind`: as SharedPattern's.
+        `base`: uint32, uint64 or int64, one per lane of the batch, or of length 1 for all. `kind`: as SharedPattern's.
         `counted_as`: the access of emu/banks.py where it is not the usual one of the kind ("matrix" for ldmatrix).
         `peers`: whether addresses may be those of other blocks of the cluster.
         """
@@ -211,30 +212,8 @@ class SharedMemory:
                     instruction, lanes[far], int(addresses[far][0]),
                 )  # fmt: skip
                 return None
-        outside = (addresses < 0) | (addresses + nbytes > self.bytes)
-        if self.zones is not None:
-            inside = np.where(outside, 0, addresses)
-            between = ~outside & (self.zones[inside] | self.zones[np.where(outside, 0, addresses + nbytes - 1)])
-            outside |= between
-        skewed = addresses % nbytes != 0
-        remembered = not (outside.any() or skewed.any())
-        if outside.any():
-            at = int(addresses[outside][0])
-            machine.report(
-                "out_of_bounds",
-                f"{kind} of {nbytes} bytes at shared address {at:#x}; "
-                + (f"the block has {self.bytes} bytes of it" if self.zones is None else self._around(at)),
-                instruction, machine.some(lanes, outside), at,
-            )  # fmt: skip
-        elif skewed.any():
-            at = int(addresses[skewed][0])
-            machine.report(
-                "misaligned",
-                f"{kind} of {nbytes} bytes at shared address {at:#x}, which is not a multiple of {nbytes}",
-                instruction, machine.some(lanes, skewed), at,
-            )  # fmt: skip
-        if not remembered:
-            good = ~(outside | skewed)
+        good = self._in_place(kind, instruction, lanes, addresses, nbytes)
+        if good is not None:
             lanes = np.flatnonzero(good) if lanes is None else lanes[good]
             addresses = addresses[good]
             ctas = None if ctas is None else ctas[good]
@@ -250,18 +229,54 @@ class SharedMemory:
         pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
         pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, access)
-        if remembered:
+        if good is None:
             site.patterns.append(pattern)
             if len(site.patterns) > REMEMBERED:
                 site.patterns.pop(0)
         return pattern
+
+    def _in_place(
+        self, kind: str, instruction: Instruction, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int
+    ) -> np.ndarray | None:
+        """Return None where all accesses are within the block's memory and aligned; else report, and say which are."""
+        outside = (addresses < 0) | (addresses + nbytes > self.bytes)
+        if self.zones is not None:
+            inside = np.where(outside, 0, addresses)
+            between = ~outside & (self.zones[inside] | self.zones[np.where(outside, 0, addresses + nbytes - 1)])
+            outside |= between
+        skewed = addresses % nbytes != 0
+        if outside.any():
+            at = int(addresses[outside][0])
+            self.machine.report(
+                "out_of_bounds",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}; "
+                + (self._size() if self.zones is None else self._around(at)),
+                instruction, self.machine.some(lanes, outside), at,
+            )  # fmt: skip
+        elif skewed.any():
+            at = int(addresses[skewed][0])
+            self.machine.report(
+                "misaligned",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}, which is not a multiple of {nbytes}",
+                instruction, self.machine.some(lanes, skewed), at,
+            )  # fmt: skip
+        else:
+            return None
+        return ~(outside | skewed)
+
+    def _size(self) -> str:
+        """Return how much of it there is, in words."""
+        program = self.machine.program
+        dynamic = any(variable.extern and variable.space == "shared" for variable in program.module.variables)
+        hint = "; its `extern __shared__` array has none: pass shared_bytes (--shared-bytes)"
+        return f"the block has {self.bytes} bytes of it" + hint * (dynamic and self.bytes <= program.static_shared)
 
     def _around(self, at: int) -> str:
         """Return where an address lies among the arrays, in words."""
         program = self.machine.program
         before = [name for name, start in program.shared.items() if start <= at]
         if not before or at < 0:
-            return f"the block has {self.bytes} bytes of it"
+            return self._size()
         name = max(before, key=lambda name: program.shared[name])
         size = program.shared_sizes.get(name)
         if size is None:
@@ -290,15 +305,16 @@ class SharedMemory:
             return
         if pattern.kind == "copy":  # marked when it lands
             return
-        written = self.initialised[pattern.granules]
-        fields = pattern.instruction.fields
-        # Vectors of bytes are how structs are copied, padding and all: some byte of each has to be there.
-        padded = fields.get("vec") and fields["type"][1:] in ("8", "16")
-        known = written.any(axis=1) if padded else written.all(axis=1)
+        written, machine = self.initialised[pattern.granules], self.machine
+        known = written.all(axis=1)
+        if not known.all() and (each := self._copied(pattern)):
+            parts = machine.float_parts.get(pattern.instruction.index, ())
+            used = tuple((offset // self.granule, -(-size // self.granule)) for offset, size in parts)
+            known = written.reshape(len(written), -1, max(each // self.granule, 1)).any(axis=2).all(axis=1)
+            known &= ~unfilled(used, self.initialised, pattern.granules[:, 0])
         if known.all():
             pattern.batch = self.batch
             return
-        machine = self.machine
         if machine.shadow.reads_pending(pattern):  # the better name for it, already reported
             return
         where = int(np.flatnonzero(~known)[0])
@@ -308,6 +324,16 @@ class SharedMemory:
             f"read of {pattern.nbytes} bytes at shared address {at:#x} that no thread of the block has written",
             pattern.instruction, machine.some(pattern.lanes, ~known), at,
         )  # fmt: skip
+
+    def _copied(self, pattern: SharedPattern) -> int:
+        """Return of how many bytes some are enough for a load that may copy a struct, padding and all: of all, if it
+        is of vectors of bytes, and of each element, if it is stored elsewhere or taken apart; 0 for other loads."""
+        instruction = pattern.instruction
+        vector, kind = instruction.fields.get("vec"), instruction.fields.get("type", "")
+        if vector and kind[1:] in ("8", "16"):
+            return pattern.nbytes
+        loads = instruction.opcode.startswith("ld.")
+        return int(kind[1:]) // 8 if loads and passed_on(self.machine.program, instruction) else 0
 
     def load(self, pattern: SharedPattern, out: np.ndarray) -> None:
         """Gather one element for each active lane of the pattern into out."""

@@ -17,7 +17,7 @@ def places(linear: Any, sizes: tuple[int, int, int]) -> tuple[Any, Any, Any]:
 
 
 def special_registers(machine: Machine) -> dict[str, np.ndarray]:
-    """Name -> uint32 values, one a lane or of length 1; clocks are uint64.
+    """Name -> uint32 values, one per lane or of length 1; clocks are uint64.
 
     %ctaid, %clusterid and %smid are set anew for each batch. All clocks read the instructions that the batch has run.
     """

@@ -5,15 +5,14 @@ Everything else, and these where their operands are of an unusual kind, runs by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import PtxError
 from .compiled import address
-from .isa.registry import NUMPY
-from .ptx import Immediate, Instruction, Memory, Operand, Register, Special, Symbol, Vector
+from .ptx import TYPE_BYTES, Immediate, Instruction, Memory, Operand, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from .compiled import Library
@@ -111,8 +110,12 @@ class Straight:
 
     def __init__(self, machine: Machine, library: Library) -> None:
         self.machine, self.library = machine, library
-        self._constants: dict[tuple[str, bytes], np.ndarray] = {}
+        self._constants: dict[tuple[str, Hashable], int] = {}
+        """Where so many equal values lie."""
         self._kept: list[np.ndarray] = []
+        """What has to stay where it is."""
+        self._banks = {width: (address(bank), bank.strides[0]) for width, bank in machine.banks.items()}
+        self._zeros = self._keep(np.zeros(library.piece, np.uint64))
         self._rows: list[list[int]] = []
 
     def take(self, instruction: Instruction) -> bool:
@@ -121,11 +124,11 @@ class Straight:
         if rows is None:
             return False
         if instruction.guard is not None:
-            machine = self.machine
-            guard, counts = machine.row(instruction.guard), machine.trace.guarded
+            guard, count = self._row_of(instruction.guard), address(self.machine.trace.guarded[instruction.index :])
             for number, row in enumerate(rows):
-                count = counts[instruction.index :] if not number else self._unread()
-                row[8:11] = [address(guard), int(instruction.guard_negated), address(count)]
+                if number:  # nobody reads how often the second half of an instruction ran
+                    count = self._keep(np.zeros(1, np.int64))
+                row[8:11] = [guard, int(instruction.guard_negated), count]
         self._rows += rows
         return True
 
@@ -134,8 +137,17 @@ class Straight:
         if not self._rows:
             return None
         table, self._rows = np.array(self._rows, np.int64), []
-        self._kept.append(table)
-        return address(table), len(table)
+        return self._keep(table), len(table)
+
+    def _keep(self, array: np.ndarray) -> int:
+        """Return the address of an array, which stays there."""
+        self._kept.append(array)
+        return address(array)
+
+    def _row_of(self, register: Register) -> int:
+        """The address of a register's row."""
+        start, step = self._banks[register.width]
+        return start + self.machine.program.rows[register] * step
 
     def _operations(self, instruction: Instruction) -> list[list[int]] | None:
         operands, opcode = instruction.operands, instruction.opcode
@@ -153,7 +165,7 @@ class Straight:
                 form = FORMS[opcode]
             else:
                 return None
-            if any(isinstance(operand, Vector) for operand in operands):
+            if Vector in map(type, operands):
                 return self._vector(instruction)
             name, kinds = form
             if len(operands) != len(kinds):
@@ -171,21 +183,21 @@ class Straight:
         symbol = where.base
         if instruction.fields["vec"] or kind == "b128" or symbol.name in machine.program.arguments:
             return None
-        size = np.dtype(NUMPY[kind]).itemsize
+        size = TYPE_BYTES[kind]
         start = machine.params[symbol.name] + symbol.offset + where.offset
-        if start < 0 or start + size > len(machine.param_data) or machine.row(to).itemsize != size or to.kind == "pred":
+        if start < 0 or start + size > len(machine.param_data) or to.width != size:
             return None
         value = machine.param_data[start : start + size].copy().view(f"u{size}")
-        place, zero = self._constant(f"u{size}", value), self._zeros()
+        place, zero = self._constant(f"u{size}", value.tobytes(), value), self._zeros
         name = self.library.codes[f"mov{8 * size}"]
-        return [[name, address(machine.row(to)), place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
+        return [[name, self._row_of(to), place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
 
-    def _constant(self, kind: str, value: np.ndarray) -> int:
-        """Return where so many equal values lie."""
-        key = (kind, value.tobytes())
+    def _constant(self, kind: str, name: Hashable, value: np.ndarray) -> int:
+        """Return where so many equal values lie, of a type and by a name."""
+        key = kind, name
         if key not in self._constants:
-            self._constants[key] = np.full(self.library.piece, value[0], value.dtype)
-        return address(self._constants[key])
+            self._constants[key] = self._keep(np.full(self.library.piece, value[0], value.dtype))
+        return self._constants[key]
 
     def _vector(self, instruction: Instruction) -> list[list[int]] | None:
         """`mov d, {a, b}` and `mov {a, b}, d`."""
@@ -212,12 +224,8 @@ class Straight:
     def _row(
         self, instruction: Instruction, name: str, kinds: Sequence[str], operands: Sequence[Operand], table: int
     ) -> list[list[int]] | None:
-        machine = self.machine
         to = operands[0]
-        if not isinstance(to, Register) or (kinds[0] == "pred") != (to.kind == "pred"):
-            return None
-        row = machine.row(to)
-        if row.itemsize != np.dtype(NUMPY[kinds[0]]).itemsize:
+        if not isinstance(to, Register) or to.width != TYPE_BYTES[kinds[0]]:
             return None
         sources, constant = [], []
         for operand, kind in zip(operands[1:], kinds[1:], strict=True):
@@ -226,36 +234,23 @@ class Straight:
                 return None
             sources.append(source[0])
             constant.append(source[1])
-        while len(sources) < 3:
-            sources.append(sources[-1])
-            constant.append(constant[-1])
-        zero = self._zeros()
-        # A missing source is read, and not used: of any size.
-        for k in range(len(kinds) - 1, 3):
-            sources[k], constant[k] = zero, 1
-        return [[self.library.codes[name], address(row), *sources, *constant, 0, 0, 0, table]]
+        while len(sources) < 3:  # a missing source is read, and not used: of any size
+            sources.append(self._zeros)
+            constant.append(1)
+        return [[self.library.codes[name], self._row_of(to), *sources, *constant, 0, 0, 0, table]]
 
     def _source(self, instruction: Instruction, operand: Operand, kind: str) -> tuple[int, int] | None:
         """(address, whether it is a constant), or None for what is neither a row of lanes nor a constant."""
         machine = self.machine
-        if kind == "pred" and not isinstance(operand, Register):
+        if isinstance(operand, Register):
+            return (self._row_of(operand), 0) if operand.width == TYPE_BYTES[kind] else None
+        if kind == "pred" or not isinstance(operand, Immediate | Special | Symbol):
             return None
-        if not isinstance(operand, Register | Immediate | Special | Symbol):
-            return None
+        if (kind, operand) in self._constants:
+            return self._constants[kind, operand], 1
         values: np.ndarray[Any, Any] = machine.source(instruction, operand, kind)
         if isinstance(operand, Immediate):
-            return self._constant(kind, values), 1
+            return self._constant(kind, operand, values), 1
         if len(values) != machine.lanes or values.strides != (values.itemsize,) or isinstance(operand, Symbol):
             return None
         return address(values), 0
-
-    def _zeros(self) -> int:
-        key = ("b64", b"")
-        if key not in self._constants:
-            self._constants[key] = np.zeros(self.library.piece, np.uint64)
-        return address(self._constants[key])
-
-    def _unread(self) -> np.ndarray:
-        """A counter that nobody reads: of the second half of an instruction."""
-        self._kept.append(np.zeros(1, np.int64))
-        return self._kept[-1]

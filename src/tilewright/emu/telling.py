@@ -5,6 +5,10 @@ Vector clocks of units (blocks or clusters). A strong write or atomic hands on w
 __threadfence() (or, if it is a release, knows now); a strong read or atomic of the place takes that over. Of the
 reader no fence is asked: an order that only its absence breaks is not seen. Beside what is known stands what would be,
 had every strong write been a release: a race that this alone orders lacks a fence.
+
+What a warp tells of its own unit is what it comes after, by the clocks of shared memory (clocks.py): where no barrier
+lies between, it says nothing of the other warps. In large grids, and where warps have no such clocks, a unit is taken
+as one.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 MOST_UNITS = 8192
+MOST_WARPS = 4096
+"""Of a grid whose warps are told apart."""
 MOST_FLAGS = 1 << 24
-"""Flags times units: 64 MB for each of two tables."""
+"""Flags times columns: 64 MB for each of two tables."""
 FLAGS = 16
 """Room for so many at first."""
 EVERYTHING = np.iinfo(np.int32).max
@@ -32,24 +38,32 @@ class Telling:
     """The knowledge of the units of one launch."""
 
     def __init__(self, machine: Machine, units: int, width: int) -> None:
-        self.machine, self.units, self.width = machine, units, width
+        self.machine, self.width = machine, width
+        apart = machine.shadow.messages is not None and units * width <= 32 * MOST_WARPS
+        self.grain = 32 if apart else width
+        """Lanes whose accesses one column stands for: those of a warp, or of a unit."""
+        self.parts = width // self.grain
+        """Columns of a unit."""
+        self.columns = units * self.parts
         self.flags: dict[int, int] = {}
         """Place by which blocks tell each other something -> its row of the tables below."""
         self.age = 0
-        """Changes whenever somebody learns or tells something."""
+        """Changes whenever somebody learns or tells something, or steps on."""
+        self.stamps: np.ndarray | None = None
         self.first = 0
         """The first unit of the batch."""
         count = machine.lanes // width
-        self.known = np.zeros((count, units), np.int32)
-        """What each unit of the batch knows of every unit: up to which clock its accesses come before."""
+        self.known = np.zeros((count, self.columns), np.int32)
+        """What each unit of the batch knows of every column: up to which clock its accesses come before."""
         self.heard = np.zeros_like(self.known)
         """The same, if no fence were missing."""
         self.fenced = np.zeros_like(self.known)
         """What each knew at its last fence, itself included."""
         self.clock = np.ones(count, np.int32)
-        self.flag_known = np.zeros((FLAGS, units), np.int32)
+        """Of each unit, where it is one column."""
+        self.flag_known = np.zeros((FLAGS, self.columns), np.int32)
         """Of each flag what one knows who reads it ..."""
-        self.flag_heard = np.zeros((FLAGS, units), np.int32)
+        self.flag_heard = np.zeros((FLAGS, self.columns), np.int32)
         """... and would know."""
         self.version = np.zeros(FLAGS, np.int64)
         self.read = np.full((FLAGS, count), -1, np.int64)
@@ -80,7 +94,29 @@ class Telling:
         self.read[:] = -1
         self.age += 1
 
+    @property
+    def clocks(self) -> np.ndarray:
+        """The clock of each column of the batch now; this array does not change any more."""
+        return self.clock if self.parts == 1 else self.machine.shadow.stamps()
+
+    def moment(self) -> int:
+        """The age, now."""
+        if self.parts > 1 and self.stamps is not (stamps := self.machine.shadow.stamps()):
+            self.stamps = stamps
+            self.age += 1
+        return self.age
+
+    def _own(self, grain: int) -> np.ndarray:
+        """Up to which clock the accesses of each column of its unit come before what a grain of the batch does next."""
+        return self.clock[grain : grain + 1] if self.parts == 1 else self.machine.shadow.view(grain)
+
+    def _columns(self, unit: int) -> slice:
+        """The columns of a unit of the batch."""
+        first = (self.first + unit) * self.parts
+        return slice(first, first + self.parts)
+
     def _tick(self, units: np.ndarray) -> None:
+        """What units do from now on is not what they have told. (Warps step on by themselves: messages.py.)"""
         self.clock = self.clock.copy()  # the old one may be on record
         self.clock[units] += 1
         self.age += 1
@@ -88,9 +124,15 @@ class Telling:
     def fence(self, lanes: np.ndarray) -> None:
         """Lanes run a fence that reaches other blocks."""
         self.quiet = False
-        units = np.unique(lanes // self.width)
+        grains = np.unique(lanes // self.grain)
+        units = np.unique(grains // self.parts)
+        every = (units + self.first)[:, None] * self.parts + np.arange(self.parts)
+        before = self.fenced[units[:, None], every]
         self.fenced[units] = self.known[units]
-        self.fenced[units, units + self.first] = self.clock[units]
+        self.fenced[units[:, None], every] = before if self.parts > 1 else self.clock[units][:, None]
+        for grain in grains.tolist() if self.parts > 1 else ():
+            covered = self.fenced[grain // self.parts, self._columns(grain // self.parts)]
+            np.maximum(covered, self._own(grain), out=covered)
         self._tick(units)
 
     def unknown(self, words: np.ndarray) -> list[int]:
@@ -104,7 +146,7 @@ class Telling:
             if len(self.flags) == len(self.version):
                 self._make_room()
             row = self.flags[word] = len(self.flags)
-            self.overflowed |= len(self.flags) * self.units > MOST_FLAGS
+            self.overflowed |= len(self.flags) * self.columns > MOST_FLAGS
         return row
 
     def told(self, word: int, unit: int) -> None:
@@ -112,24 +154,25 @@ class Telling:
         self.quiet = False
         flag, here = self.flag(word), unit - self.first
         self.version[flag] += 1
+        mine = self._columns(here)
         if 0 <= here < len(self.known):
             self.flag_known[flag], self.flag_heard[flag] = self.fenced[here], self.heard[here]
-            self.flag_heard[flag, unit] = self.clock[here]
+            self.flag_heard[flag, mine] = self.clocks[here * self.parts : (here + 1) * self.parts]
         else:
-            self.flag_known[flag, unit] = self.flag_heard[flag, unit] = EVERYTHING
+            self.flag_known[flag, mine] = self.flag_heard[flag, mine] = EVERYTHING
 
     def act(self, role: Role, lanes: np.ndarray, words: np.ndarray, tells: bool = True) -> None:
         """Lanes listen at places, and tell (unless not `tells`), one after another."""
-        units = lanes // self.width
+        grains = lanes // self.grain
         self.quiet &= not role.releases
-        first, _ = self._firsts(words * len(self.known) + units)
-        words, units = words[first], units[first]
+        first, _ = self._firsts(words * (len(self.known) * self.parts) + grains)
+        words, grains = words[first], grains[first]
         places, which = self._firsts(words)
         flags = np.array([self.flag(word) for word in words[places].tolist()], np.int64)[which]
-        if self._act(role, units.astype(np.int64), flags, tells):
+        if self._act(role, grains.astype(np.int64), flags, tells):
             self.age += not tells
         if tells:
-            self._tick(np.unique(units))
+            self._tick(np.unique(grains // self.parts))
 
     def _firsts(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return where each different key is first, in that order, and which of them each key is."""
@@ -141,17 +184,18 @@ class Telling:
         rank[order] = np.arange(len(order))
         return first[order], rank[which]
 
-    def _act(self, role: Role, units: np.ndarray, flags: np.ndarray, tells: bool) -> bool:
-        """Each unit at its flag, one after another; whether somebody learned something."""
+    def _act(self, role: Role, grains: np.ndarray, flags: np.ndarray, tells: bool) -> bool:
+        """Each grain at its flag, one after another; whether somebody learned something."""
         atomic, compiled = role.head in ("atom", "red", "cp.reduce"), self.machine.compiled
-        if compiled is not None:
+        if compiled is not None and self.parts == 1:
             tables = (self.known, self.heard, self.fenced, self.clock, self.flag_known, self.flag_heard, self.version)
             places = [address(table) for table in (*tables, self.read)]
             told = [*places, self.first, role.listens, tells, atomic, role.releases, not self.quiet]
-            act = np.array([self.units, len(self.known), *told], np.int64)
-            return bool(compiled.act(address(act), address(units), address(flags), len(units)))
+            act = np.array([self.columns, len(self.known), *told], np.int64)
+            return bool(compiled.act(address(act), address(grains), address(flags), len(grains)))
         changed = False
-        for unit, flag in zip(units.tolist(), flags.tolist(), strict=True):
+        for grain, flag in zip(grains.tolist(), flags.tolist(), strict=True):
+            unit = grain // self.parts
             if role.listens and self.read[flag, unit] != self.version[flag]:
                 if not self.quiet:
                     np.maximum(self.known[unit], self.flag_known[flag], out=self.known[unit])
@@ -159,20 +203,21 @@ class Telling:
                 self.read[flag, unit] = self.version[flag]
                 changed = True
             if tells:
-                self._tell(flag, unit, role, atomic)
+                self._tell(flag, grain, role, atomic)
         return changed
 
-    def _tell(self, flag: int, unit: int, role: Role, atomic: bool) -> None:
-        """A unit of the batch writes a flag: over what was told there, or, by an atomic, beside it."""
-        known, heard, me = self.flag_known[flag], self.flag_heard[flag], unit + self.first
+    def _tell(self, flag: int, grain: int, role: Role, atomic: bool) -> None:
+        """A grain of the batch writes a flag: over what was told there, or, by an atomic, beside it."""
+        unit, own = grain // self.parts, self._own(grain)
+        known, heard, mine = self.flag_known[flag], self.flag_heard[flag], self._columns(unit)
         if not atomic:
             known[:] = heard[:] = 0
         if not self.quiet:
-            np.maximum(known, self.known[unit] if role.releases else self.fenced[unit], out=known)
+            covered = (self.known if role.releases else self.fenced)[unit].copy()
+            covered[mine] = own if role.releases else np.minimum(covered[mine], own)
+            np.maximum(known, covered, out=known)
         np.maximum(heard, self.heard[unit], out=heard)
-        heard[me] = self.clock[unit]
-        if role.releases:
-            known[me] = self.clock[unit]
+        heard[mine] = np.maximum(heard[mine], own)
         self.version[flag] += 1
 
     def has_listened(self, word: int, unit: int) -> bool:

@@ -8,11 +8,16 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import InvalidOperand
 from ..jit.tensor_map import DTYPES, OOB_FILLS, SWIZZLES, TensorMap
+
+if TYPE_CHECKING:
+    from .machine import Machine
+    from .ptx import Instruction
 
 BYTES = 128
 UNIT = 16
@@ -53,7 +58,7 @@ def pack(description: TensorMap) -> bytes:
 def unpack(data: bytes) -> TensorMap:
     """The description in such bytes. Raises InvalidOperand for bytes that are none, or against CUDA's rules."""
     if data[:8] != _MAGIC:
-        raise InvalidOperand("these bytes are no tensor map of the emulator")
+        raise InvalidOperand("these bytes are not a tensor map of the emulator")
     _, address, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
     shape, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
     rank, dtype, swizzle, fill = rest[19:]
@@ -66,7 +71,7 @@ def unpack(data: bytes) -> TensorMap:
 def with_field(data: bytes, name: str, index: int, value: int) -> bytes:
     """The bytes after tensormap.replace of one field. Rules between fields are checked when the map is used."""
     if data[:8] != _MAGIC:
-        raise InvalidOperand("these bytes are no tensor map of the emulator")
+        raise InvalidOperand("these bytes are not a tensor map of the emulator")
     parts = list(_LAYOUT.unpack(data[: _LAYOUT.size]))
     first = {"address": 1, "shape": 2, "strides": 7, "box": 11, "element_strides": 16, "rank": 21, "dtype": 22,
              "swizzle": 23, "oob_fill": 24}  # fmt: skip
@@ -89,28 +94,83 @@ def with_field(data: bytes, name: str, index: int, value: int) -> bytes:
 
 @dataclass(frozen=True)
 class Box:
-    """The places of a box's elements. Elements run with dimension 0 first, as they do in shared memory."""
+    """The places of a box's pieces. They run with dimension 0 first, as they do in shared memory."""
 
     addresses: np.ndarray
-    """Global address of each element, int64."""
+    """Global address of each piece, int64."""
     inside: np.ndarray
     """Whether it lies within the tensor, bool."""
+    size: int
+    """Bytes of a piece."""
 
 
-def locate(what: TensorMap, coordinates: tuple[int, ...]) -> Box:
-    """The elements of the box that starts at `coordinates`, dimension 0 first; they may be negative or beyond."""
+def locate(what: TensorMap, coordinates: tuple[int, ...], *, units: bool = False) -> Box:
+    """The elements of the box that starts at `coordinates`, dimension 0 first; they may be negative or beyond.
+
+    units: where the whole box is in the tensor, its units of 16 bytes instead.
+    """
     assert what.address is not None
-    steps = (1, *what.element_strides[1:])
-    strides = (what.itemsize, *what.strides)
-    addresses = np.full(1, what.address, np.int64)
+    counts, steps, size = list(what.copied), (1, *what.element_strides[1:]), what.itemsize
+    strides = [step * stride for step, stride in zip(steps, (size, *what.strides), strict=True)]
+    reach = zip(coordinates, counts, steps, what.shape, strict=True)
+    whole = all(at >= 0 and at + (count - 1) * step < extent for at, count, step, extent in reach)
+    start = what.address + sum(at * pitch for at, pitch in zip(coordinates, (size, *what.strides), strict=True))
+    if units and whole:
+        counts[0], strides[0], size = counts[0] * size // UNIT, UNIT, UNIT
+    addresses = np.full(1, (start + (1 << 63)) % (1 << 64) - (1 << 63), np.int64)  # far outside it may be anything
     inside = np.ones(1, bool)
     for k in reversed(range(what.rank)):
-        at = coordinates[k] + np.arange(what.copied[k], dtype=np.int64) * steps[k]
-        addresses = (addresses[:, None] + at * strides[k]).reshape(-1)
-        inside = (inside[:, None] & (at >= 0) & (at < what.shape[k])).reshape(-1)
-    return Box(addresses, inside)
+        ahead = np.arange(counts[k], dtype=np.int64)
+        addresses = (addresses[:, None] + ahead * strides[k]).reshape(-1)
+        if not whole:
+            at = coordinates[k] + ahead * steps[k]
+            inside = (inside[:, None] & (at >= 0) & (at < what.shape[k])).reshape(-1)
+    return Box(addresses, np.ones(len(addresses), bool) if whole else inside, size)
 
 
 def swizzled(units: np.ndarray, width: int) -> np.ndarray:
     """Numbers of 16-byte units of shared memory -> where a swizzle of `width` bytes puts them: xor of address bits."""
     return units ^ (units >> 3 & width // UNIT - 1) if width else units
+
+
+class ChangedMaps:
+    """The tensor maps in global memory that a kernel changes, and what its blocks have seen of that.
+
+    Copies may read a map from a cache that stores do not reach: fence.proxy.tensormap::generic.acquire has to lie
+    between. Whoever of a block has run it, all of the block are taken to have.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.on = any(i.opcode.startswith("tensormap.replace.") for i in machine.program.instructions)
+        self.changed: set[int] = set()
+        """Addresses that an instruction for maps has changed."""
+        self.acquired: dict[tuple[int, int], bytes] = {}
+        """(block of the batch, address) -> the map at the block's last fence."""
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.acquired.clear()
+
+    def _bytes(self, address: int) -> bytes:
+        return self.machine.memory.read(address, BYTES).tobytes()
+
+    def acquire(self, lane: int, address: int) -> None:
+        """A lane runs the fence for a map."""
+        if self.machine.memory.find(address) is not None:
+            self.acquired[int(self.machine.cta_of_lane[lane]), address] = self._bytes(address)
+
+    def check(self, instruction: Instruction, lane: int, address: int) -> None:
+        """A lane's copy uses a map."""
+        buffer = self.machine.memory.find(address) if self.on else None
+        if buffer is None or self.acquired.get((int(self.machine.cta_of_lane[lane]), address)) == self._bytes(address):
+            return
+        races = self.machine.races
+        stored = races and races.within and races.within.wrote(races.track(buffer), address, BYTES)
+        if stored or address in self.changed:
+            self.machine.report(
+                "proxy_fence_missing",
+                f"a copy by the tensor map at {address:#x}, which the kernel has changed, and no "
+                "fence.proxy.tensormap::generic.acquire of the block lies between",
+                instruction, np.array([lane]), address,
+            )  # fmt: skip

@@ -123,7 +123,7 @@ class Warps:
             machine.engine.products = self.told
 
     def _in_order_of_lanes(self, places: list[np.ndarray], sizes: tuple[int, int]) -> np.ndarray | None:
-        """Where the loops find what each lane of D multiplies; None for registers in an order that they do not take.
+        """Return where the loops find what each lane of D multiplies; None for an order of registers that they lack.
 
         places: of the elements of D, A and B.
         """
@@ -137,20 +137,18 @@ class Warps:
             return None
         of_a = places[1].reshape(m, k)[row[:2]].swapaxes(1, 2)  # [2, k, 32]
         of_b = places[2].reshape(k, n).T[column[::2]].swapaxes(1, 2)
-        told: list[int] = []
-        for place, size in zip(map(np.ascontiguousarray, (of_a, of_b)), sizes, strict=True):
-            lane, part = place % 128 // 4, place % 4 // size
-            plane = place // 128 * (4 // size) + part
-            if (plane != plane[:, :, :1]).any():
-                return None
-            tables: list[np.ndarray] = [
-                np.ascontiguousarray(plane[:, :, 0], np.int32),
-                lane.astype(np.int32),
-                lane.astype(np.int16),
-            ]
-            self._kept += tables
-            told += [address(table) for table in tables]
-        return np.array(told, np.int64)
+        size = sizes[1]
+        lane, plane = of_b % 128 // 4, of_b // 128 * (4 // size) + of_b % 4 // size
+        if (of_a != np.tile(of_a[:, :, :4], 8)).any() or (plane != plane[:, :, :1]).any():
+            return None
+        tables: list[np.ndarray] = [
+            np.ascontiguousarray(of_a[:, :, :4].swapaxes(0, 1), np.int32),
+            np.ascontiguousarray(plane[:, :, 0], np.int32),
+            np.ascontiguousarray(lane, np.int32),
+            np.ascontiguousarray(lane, np.int16),
+        ]
+        self._kept += tables
+        return np.array([address(table) for table in tables], np.int64)
 
     def run(self, warps: np.ndarray | None) -> None:
         """Multiply, for these warps of the batch or for all."""
@@ -163,7 +161,7 @@ class Warps:
 
 
 def _matrices(words: np.ndarray, outer: int, inner: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Contiguous [k, outer, inner or 1, size] as the loops are told of it, one a tile; what has to stay."""
+    """Contiguous [k, outer, inner or 1, size] as the loops are told of it, one per tile; what has to stay."""
     size = words.shape[3]
     assert words.shape[1:3] in ((outer, inner), (outer, 1))
     tiles = np.arange(outer * inner)

@@ -133,10 +133,12 @@ def _ratio(a: int, b: int) -> float | None:
 class Site:
     """A record of what one instruction did to one memory in a launch, and the address patterns it was seen with."""
 
-    __slots__ = ("bytes", "ideal", "patterns", "requests", "sectors", "wavefronts")
+    __slots__ = ("bytes", "fresh", "ideal", "patterns", "requests", "sectors", "wavefronts")
 
     def __init__(self) -> None:
         self.patterns: list[Any] = []
+        self.fresh = 0
+        """Accesses since one had the addresses of an earlier one."""
         self.requests = self.sectors = self.wavefronts = self.ideal = self.bytes = 0
 
 

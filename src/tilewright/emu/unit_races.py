@@ -17,7 +17,7 @@ from .bulk_global import BulkGlobal, Flight
 from .compiled import address
 from .global_rows import Rows
 from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role
-from .messages import word_of
+from .messages import words_of
 
 if TYPE_CHECKING:
     from .global_port import GlobalPattern
@@ -100,8 +100,7 @@ class UnitRaces:
         self.lanes = lanes
         """Whether lanes of one warp are judged: not where they may pass one another messages."""
         self.bulk = BulkGlobal(races)
-        program = races.machine.program
-        self.words = [word_of(instruction, program) for instruction in program.instructions]
+        self.words = words_of(races.machine.program)
 
     def note(
         self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, claimed: bool = False
@@ -128,6 +127,16 @@ class UnitRaces:
     def only_reads(role: Role, track: Track) -> bool:
         """Return whether an access of this role only reads what is only read."""
         return role.inside == (READ,) and not track.inner.tables and not track.inner.kinds - {READ}
+
+    def wrote(self, track: Track, address: int, nbytes: int) -> bool:
+        """Return whether a store of this launch wrote any of these bytes of a buffer."""
+        low = (address - track.buffer.start) // self.races.granule
+        high, inner = low + nbytes // self.races.granule, track.inner
+        if inner.tables:
+            return bool(inner.tables[WRITE].lane[LAST][low:high].any())
+        stores = [note for note in inner.notes.values() if (r := self.races.roles[note.index]) and WRITE in r.inside]
+        cells = (self.races.cells(note.pattern, note.start, track)[0] for note in stores)
+        return any(bool(((some >= low) & (some < high)).any()) for some in cells)
 
     def begin(
         self, role: Role, instruction: Instruction, rows: Rows, track: Track, barrier: Mbarrier | None
@@ -175,7 +184,7 @@ class UnitRaces:
             return
         note = inner.notes[key] = Note(index, pattern, start, self.races.first_lane, stamps, time)
         inner.kinds.update(role.inside)
-        if not (WRITE in inner.kinds or {READ, STRONG} <= inner.kinds):
+        if not (WRITE in inner.kinds or {READ, STRONG} <= inner.kinds or self.races.updated):
             if len(inner.notes) > NOTED:
                 inner.notes.clear()
             return
@@ -239,13 +248,13 @@ class UnitRaces:
         own = stamps[lanes // 32][:, None]
         tables = track.inner.tables
         for kind in role.inside:
-            clashes = [
-                clash for other in AGAINST[kind] for clash in self._against(track, other, index, cells, lanes, low)
-            ]
+            update = bool(self.races.updates[index])
+            against = (*AGAINST[kind], STRONG) if update else AGAINST[kind]
+            clashes = [clash for other in against for clash in self._against(track, other, index, cells, lanes, low)]
             if kind in self._kept(role, pattern):
                 tables[kind].put(cells, ids, index, own, time)
-            if kind == WRITE and not pattern.unique:
-                clashes += self._at_once(track, index, cells, lanes)
+            if (kind == WRITE or update) and not pattern.unique:
+                clashes += self._at_once(track, kind, index, cells, lanes)
             for clash in clashes:
                 if isinstance(pattern, Rows):  # it has yet to write
                     again = clash.other.index == index and clash.other_lane // 32 == int(ids[0, 0] - 1) // 32
@@ -267,23 +276,28 @@ class UnitRaces:
             mine = np.broadcast_to(lanes[:, None], cells.shape)
             theirs = last - (1 + self.races.first_lane)
             other &= (theirs != mine) & self.races.same_unit(last, low)
+            update = kind == STRONG and bool(self.races.updates[index])
+            if update:
+                other &= self.races.updates[table.by[slot][cells]]
             if not other.any():
                 continue
             where = cells[other]
-            other[other] = self._unordered(
-                mine[other], theirs[other], table.stamp[slot][where], table.time[slot][where]
-            )
+            stamps, mine_here, theirs_here = table.stamp[slot][where], mine[other], theirs[other]
+            bad = self._unordered(mine_here, theirs_here, stamps, table.time[slot][where])
+            if update:  # what was read has been used before the other was told, with a fence or without
+                bad &= ~self._told(mine_here, theirs_here, stamps)
+            other[other] = bad
             if other.any():
                 row, k = (int(v) for v in np.argwhere(other)[0])
                 cell = int(cells[row, k])
                 by = self.machine.program.instructions[int(table.by[slot][cell])]
-                told = self._told(int(mine[row, k]), int(theirs[row, k]), int(table.stamp[slot][cell]))
+                told = bool(self._told(mine[row, k : k + 1], theirs[row, k : k + 1], table.stamp[slot][[cell]])[0])
                 return [self.races.clash(track, index, lanes, other, cell, int(last[row, k]) - 1, by, kind, told)]
         return []
 
-    def _told(self, lane: int, other: int, stamp: int) -> bool:
+    def _told(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
         messages = self.machine.shadow.messages
-        return messages is not None and messages.told(lane, other, stamp)
+        return np.zeros(len(lanes), bool) if messages is None else messages.told(lanes, others, stamps)
 
     def _unordered(self, mine: np.ndarray, theirs: np.ndarray, stamps: np.ndarray, times: np.ndarray) -> np.ndarray:
         near = mine // 32 == theirs // 32
@@ -295,15 +309,15 @@ class UnitRaces:
             result[near] = self.machine.meetings.apart(mine[near], theirs[near], times[near])
         return result
 
-    def _at_once(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray) -> list[Clash]:
-        """Warps that write one granule in the same step. (Lanes of one warp mostly store one value.)"""
-        last = track.inner.tables[WRITE].lane[LAST][cells]
-        other = (last - (1 + self.races.first_lane)) // 32 != lanes[:, None] // 32
+    def _at_once(self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray) -> list[Clash]:
+        """Warps that write one granule in the same step, or lanes that change it. (Mostly lanes store one value.)"""
+        last, grain = track.inner.tables[kind].lane[LAST][cells], 32 if kind == WRITE else 1
+        other = (last - (1 + self.races.first_lane)) // grain != lanes[:, None] // grain
         other &= self.races.same_unit(last, self.races.low[lanes])
         if not other.any():
             return []
         row, k = (int(v) for v in np.argwhere(other)[0])
         by = self.machine.program.instructions[index]
-        clash = self.races.clash(track, index, lanes, other, int(cells[row, k]), int(last[row, k]) - 1, by, WRITE)
+        clash = self.races.clash(track, index, lanes, other, int(cells[row, k]), int(last[row, k]) - 1, by, kind)
         clash.at_once = True
         return [clash]

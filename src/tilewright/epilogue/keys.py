@@ -91,7 +91,7 @@ class _Names(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _names(code: types.CodeType) -> _Names | None:
-    """None for a code with a relative import: which module that is, the code does not say."""
+    """Return None for a code with a relative import: the code does not say which module that is."""
     outer: dict[str, None] = {}
     attributes: dict[str, None] = {}
     imports: dict[str, None] = {}

@@ -188,7 +188,7 @@ _NO_BRANCH = (
 
 
 class Traced:
-    """A value of an epilogue that will exist once an element, on the device. Arithmetic on it is noted, not done."""
+    """A value of an epilogue that will exist once per element, on the device. Arithmetic on it is noted, not done."""
 
     __slots__ = ("graph", "number")
     __array_priority__ = 1000.0

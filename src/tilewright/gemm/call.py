@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, FP8, parse_dtype
 from ..arrays.extents import check_out, same_view
-from ..arrays.scalar import scalar
+from ..arrays.scalar import flag, scalar
 from ..arrays.view import Operand, as_operand, broadcast
 from ..errors import InvalidOperand
 from ..gpus import Gpu
@@ -42,6 +42,13 @@ class Options(NamedTuple):
     @property
     def demands(self) -> Demands:
         return Demands(self.deterministic, self.batch_invariant)
+
+    def checked(self) -> Options:
+        """The same with True or False where they are options. Raises InvalidOperand for anything else there."""
+        return self._replace(
+            deterministic=flag(self.deterministic, "deterministic"),
+            batch_invariant=flag(self.batch_invariant, "batch_invariant"),
+        )
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ def read_call(
     verify: bool = False,
 ) -> Call:
     """Read the arguments of matmul. Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
+    options = options.checked()
     alpha = scalar(alpha, "alpha")
     beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
     if c is None and beta != 0:
@@ -135,14 +143,9 @@ def read_call(
     a_view = as_operand(a, "a")
     stream = a_view.stream or 0
     b_view = as_operand(b, "b", stream)
-    others = [b_view]
-    c_given = out_given = None
-    if c is not None:
-        c_given = as_operand(c, "c", stream)
-        others.append(c_given)
-    if out is not None:
-        out_given = as_operand(out, "out", stream)
-        others.append(out_given)
+    c_given = as_operand(c, "c", stream) if c is not None else None
+    out_given = as_operand(out, "out", stream) if out is not None else None
+    others = [view for view in (b_view, c_given, out_given) if view is not None]
     for other in others:
         _check_pair(a_view, other)
     shapes = matmul_shapes(a_view.shape, b_view.shape)
@@ -158,28 +161,43 @@ def read_call(
         beta = 0.0
     if beta == 0:
         c_view = None
-    dtype = _result_dtype(a_view, out_given, options.out_dtype)
-    if dtype in FP8 and a_view.dtype not in FP8:
-        raise InvalidOperand(
-            f"the result is {DTYPE_NAMES[dtype]} and the operands are {DTYPE_NAMES[a_view.dtype]}: results in fp8 are "
-            "of fp8 operands. Quantize the result afterwards (tilewright.quantize)."
-        )
-    out_view = _dense_out(a_view, shapes.result, dtype) if out_given is None else out_given
-    if out_view.shape != shapes.result:
-        raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
-                             f"exactly {shapes.result}.")  # fmt: skip
+    out_view = _read_out(a_view, b_view.shape, out_given, options.out_dtype, shapes)
     if c_view is not None and c_view.dtype != out_view.dtype:
         names = DTYPE_NAMES[c_view.dtype], DTYPE_NAMES[out_view.dtype]
         way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if out_given is None else "Convert c."
         raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. {way_out}")
-    views = fusion.views if fusion is not None else ()
-    roles = tuple(fusion.scaled_by(number) for number in range(len(views))) if fusion is not None else ()
-    is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, roles, shapes)
-    product = lay_out(shapes, a_view, b_view, c_view, out_view, views, roles)
-    if b_view.dtype != a_view.dtype:
-        product = replace(product, problem=replace(product.problem, b_dtype=b_view.dtype))
-    if options.precision != "ieee":
-        product = replace(product, problem=replace(product.problem, precision=options.precision))
+    is_out = _check_overlaps(out_given, [a_view, b_view], c_view, fusion, shapes)
+    product = _product(shapes, a_view, b_view, c_view, out_view, fusion, is_out, options.precision)
+    return Call(
+        a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
+        fusion, verify, c, out, added is not None,
+    )  # fmt: skip
+
+
+def _read_out(a: Operand, b_shape: tuple[int, ...], given: Operand | None, asked: Any, shapes: Shapes) -> Operand:
+    """The view of the result: `given`, or the layout of a new array."""
+    dtype = _result_dtype(a, given, asked)
+    if dtype in FP8 and a.dtype not in FP8:
+        raise InvalidOperand(
+            f"the result is {DTYPE_NAMES[dtype]} and the operands are {DTYPE_NAMES[a.dtype]}: results in fp8 are "
+            "of fp8 operands. Quantize the result afterwards (tilewright.quantize)."
+        )
+    if given is None:
+        return _dense_out(a, shapes.result, dtype)
+    if given.shape != shapes.result:
+        raise InvalidOperand(f"out has shape {given.shape}; the result of a {a.shape} @ b {b_shape} has exactly "
+                             f"{shapes.result}.")  # fmt: skip
+    return given
+
+
+def _product(
+    shapes: Shapes, a: Operand, b: Operand, c: Operand | None, out: Operand, fusion: Fusion | None,
+    is_out: list[bool], precision: str,
+) -> Product:  # fmt: skip
+    """The problem and its launches. `is_out`: of each of the fusion's views whether it is out's very view."""
+    views, roles = (fusion.views, fusion.roles) if fusion is not None else ((), ())
+    product = lay_out(shapes, a, b, c, out, views, roles)
+    epilogue = None
     if fusion is not None:
         operands = tuple(
             FusedOperand(view.name, view.dtype, lies, same, role)
@@ -188,27 +206,21 @@ def read_call(
         traced = fusion.expression
         code = traced.code if len(traced.nodes) > 1 or not fusion.scales else ""  # scales of blocks, and nothing else
         epilogue = Epilogue(traced.description, code, operands, traced.nodes, traced.numbers)
-        product = replace(product, problem=replace(product.problem, epilogue=epilogue))
-    return Call(
-        a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
-        fusion, verify, c, out, added is not None,
-    )  # fmt: skip
+    b_dtype = b.dtype if b.dtype != a.dtype else ""
+    problem = replace(product.problem, b_dtype=b_dtype, precision=precision, epilogue=epilogue)
+    return replace(product, problem=problem)
 
 
 def _check_overlaps(
-    out: Operand | None,
-    inputs: list[Operand],
-    c: Operand | None,
-    fused: tuple[Operand, ...],
-    roles: tuple[str, ...],
-    shapes: Shapes,
+    out: Operand | None, inputs: list[Operand], c: Operand | None, fusion: Fusion | None, shapes: Shapes
 ) -> list[bool]:
-    """check_out; and for each of an epilogue's operands whether it is out's very view, which is allowed as for c."""
+    """Do as check_out. Return for each of the fusion's views whether it is out's very view, which is allowed."""
+    views, roles = (fusion.views, fusion.roles) if fusion is not None else ((), ())
     if out is None:
-        return [False for _ in fused]
+        return [False for _ in views]
     written = with_matrix_axes(out, shapes)
-    is_out = [not role and same_view(written, view) for view, role in zip(fused, roles, strict=True)]
-    apart = [view for view, same in zip(fused, is_out, strict=True) if not same and view.dtype != INDEX]
+    is_out = [not role and same_view(written, view) for view, role in zip(views, roles, strict=True)]
+    apart = [view for view, same in zip(views, is_out, strict=True) if not same and view.dtype != INDEX]
     check_out(out, [*inputs, *apart], c)
     return is_out
 
@@ -233,7 +245,7 @@ def _result_dtype(a: Operand, out: Operand | None, asked: Any) -> str:
         dtype = parse_dtype(asked)
         if out is not None and dtype != out.dtype:
             names = DTYPE_NAMES[out.dtype], DTYPE_NAMES[dtype]
-            raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Leave out_dtype away.")
+            raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Omit out_dtype.")
     return dtype
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log2
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ class ProblemClass:
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields; a precision only where one was asked for."""
-        return {name: value for name, value in asdict(self).items() if name != "precision" or value != "ieee"}
+        return {name: value for name, value in self.__dict__.items() if name != "precision" or value != "ieee"}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> ProblemClass:
@@ -120,15 +120,18 @@ def class_of(problem: GemmProblem) -> ProblemClass:
     )  # fmt: skip
 
 
-def own_classes(problem: GemmProblem) -> list[list[ProblemClass]]:
+def own_classes(problem: GemmProblem) -> tuple[tuple[ProblemClass, ...], ...]:
     """The classes whose results serve the problem as its own, the best first; those in one list serve it equally.
 
     C hardly changes the choice. An epilogue does, because nothing hides it at the end of a block; which epilogue
     matters less than whether there is one. The two 16-bit types run the same code at the same rate. For products of
     fp32 operands the stored type matters little: where one of 16 bits was not tuned, what was found for fp32's serves.
     """
-    without_c = replace(problem, c=None)
-    ways = [problem, without_c, replace(without_c, epilogue=None)]
+    ways = [problem]
+    if problem.c is not None:
+        ways.append(replace(ways[-1], c=None))
+    if problem.epilogue is not None:
+        ways.append(replace(ways[-1], epilogue=None))
     if problem.dtype == "f32":
         ways += [replace(way, out_dtype="f32") for way in ways]
     other = {"bf16": "f16", "f16": "bf16", "e4m3": "e5m2", "e5m2": "e4m3"}
@@ -137,8 +140,8 @@ def own_classes(problem: GemmProblem) -> list[list[ProblemClass]]:
         twin = replace(
             kind, dtype=other.get(kind.dtype, kind.dtype), out_dtype=other.get(kind.out_dtype, kind.out_dtype)
         )
-        found.append(list(dict.fromkeys((kind, twin))))
-    return found
+        found.append(tuple(dict.fromkeys((kind, twin))))
+    return tuple(found)
 
 
 def _lines(matrix: Matrix, rows: int, cols: int, item: int) -> str:

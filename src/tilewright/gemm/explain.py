@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arrays.dtypes import ITEM_BYTES
+from ..arrays.scalar import flag
 from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
@@ -39,7 +40,7 @@ class Roofline:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Explained):
-    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what `matmul` would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GemmProblem
     gpu: Gpu
@@ -149,7 +150,7 @@ def describe_epilogue(problem: GemmProblem) -> str:
             told.append(f"{operand.name}: an index")
             continue
         varies = (lies.row_stride != 0 or problem.m == 1, lies.col_stride != 0 or problem.n == 1)
-        over = {(True, True): "one an element", (True, False): "one a row", (False, True): "one a column"}
+        over = {(True, True): "one per element", (True, False): "one per row", (False, True): "one per column"}
         told.append(f"{operand.name}: {operand.dtype}, {over.get(varies, 'one for all')}")
     return "; ".join(
         [f"{problem.epilogue.description} of acc = {'alpha A B + beta C' if problem.use_c else 'alpha A B'}", *told]
@@ -253,7 +254,7 @@ def explain(
     alpha, a_scale, b_scale = fold_numbers(alpha, a_scale, b_scale)
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands, a_scale, b_scale)
     options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)
-    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked, verify), gpu, compile)
+    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked, flag(verify, "verify")), gpu, compile)
 
 
 def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:

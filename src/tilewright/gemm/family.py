@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,16 +16,16 @@ from ..plan.choose import plan
 from ..plan.demands import NONE, Demands
 from ..plan.entries import Entry
 from ..plan.estimate import Work
-from ..plan.family import Option
+from ..plan.family import Preset
 from ..plan.plan import Plan, Refusal
 from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
-from .config import ORDER, GemmConfig, SimtConfig, of_fields
+from .config import ORDER, GemmConfig, SimtConfig, in_parts, of_fields
 from .long_sums import with_shorter_sums
-from .options import halves_pay, options_of, suits_tma
+from .presets import halves_pay, presets_of, suits_tma
 from .problem import GemmProblem
 from .rung import Rung
 from .rungs import GEMM_RUNGS, find_rung, rungs_beside, rungs_for
-from .rungs.rows import MOST_ROWS, ROW_RUNGS, dots_pay
+from .rungs.rows import FEW_ELEMENTS, MOST_ROWS, ROW_DOTS, WIDE_SUMS, dots_pay, few_elements
 from .rungs.tensor import ragged
 from .space import narrow_operands, packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of
@@ -33,12 +33,6 @@ from .work import tiles_of, work_of
 GemmEntry = Entry[ProblemClass, GemmConfig]
 MOST = 1 << 16
 """No number of a config is larger."""
-SAME_BITS = frozenset({
-    "h11_mma_multistage", "h12_wgmma", "h13_persistent", "f12_multistage", "t01_tf32", "q01_convert",
-    "q02_promoted", "q03_tma", "q04_cluster",
-})  # fmt: skip
-"""The rungs of each kind of product whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
-does (tests/gpu). q01's are others than those of the other rungs of fp8: no GPU may run both (why_not)."""
 _REASONS = 3
 """How many an error tells."""
 
@@ -46,7 +40,7 @@ _REASONS = 3
 @lru_cache(maxsize=32)
 def _rungs(dtype: str, precision: str, one_chain: bool) -> Mapping[str, Rung]:
     known = (*rungs_for(dtype, precision), *rungs_beside(dtype, precision))
-    return {rung.id: rung for rung in known if not one_chain or rung.id in SAME_BITS}
+    return {rung.id: rung for rung in known if not one_chain or rung.one_chain}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,36 +71,41 @@ class Products:
             return f"{config} walks k in parts; batch_invariant asks for one chain"
         if demands.batch_invariant and isinstance(config, SimtConfig) and config.sums > 1:
             return f"{config} adds up stretches of k apart; batch_invariant asks for one chain"
-        if demands.batch_invariant and rung.id == "q01_convert" and gpu.arch.name == "sm_90a":
-            return "it adds up otherwise than q02_promoted, which batch_invariant takes on sm_90a"
+        if demands.batch_invariant and rung.other_chain_on == gpu.arch.name:
+            return f"it adds up otherwise than the higher rungs that batch_invariant takes on {gpu.arch}"
         if reason := _idle_turns(problem, rung, config, gpu):
             return reason
         if rung.halves and not halves_pay(problem):
             return f"{rung.id} was measured to pay from 512 rows and columns, 2^29 products and, of fp32x3, k = 512 on"
-        if rung in ROW_RUNGS and not dots_pay(problem):
+        if rung is ROW_DOTS and not dots_pay(problem):
             return f"{rung.id} is for at most {MOST_ROWS} rows, and lines along k that start at multiples of 16 bytes"
+        if rung is WIDE_SUMS and not few_elements(problem):
+            return f"{rung.id} is for single fp32 results of at most {FEW_ELEMENTS} elements, and some lengths of k"
         return rung.why_not(problem.packed(config.tile, packs), config, gpu.arch)
 
     def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
+        def takes(rung: Rung, config: GemmConfig) -> bool:
+            return rung.why_not(problem, config, gpu.arch) is None
+
         known = rungs_for(problem.dtype, problem.precision)
-        chosen = find_rung(rung) if rung is not None else _rung_for(config, problem, known, gpu)
+        chosen = find_rung(rung) if rung is not None else rung_for(config, known, gpu, takes)
         config = chosen.own(config) if config is not None else None
         if packs := _packed_first(problem, chosen, config or chosen.default, gpu):
             why = f"{chosen} was named in the call; it cannot read {' and '.join(packs)} as given: packed first"
             return Plan(chosen, config or chosen.default, "the caller", why, packs=packs)
         if reason := chosen.why_not(problem, config or chosen.default, gpu.arch):
-            own = (option for option in options_of(problem) if option.rung is chosen)
+            own = (preset for preset in presets_of(problem) if preset.rung is chosen)
             able = (one.config for one in own if chosen.why_not(problem, one.config, gpu.arch) is None)
             if config is None and (other := next(able, None)) is not None:
                 why = f"{chosen} was named in the call; its default cannot run: {reason}"
-                return Plan(chosen, other, "the rung's options", why)
+                return Plan(chosen, other, "the rung's presets", why)
             raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
         if config is not None:
             return Plan(chosen, config, "the caller", "the config was named in the call")
         return Plan(chosen, chosen.default, "the rung's default", f"{chosen} was named in the call")
 
-    def options(self, problem: GemmProblem, gpu: Gpu) -> Iterable[Option]:
-        return options_of(problem)
+    def presets(self, problem: GemmProblem, gpu: Gpu) -> Iterable[Preset]:
+        return presets_of(problem)
 
     def is_modelled(self, problem: GemmProblem, gpu: Gpu) -> bool:
         return gpu.arch.name == "sm_90a" and suits_tma(problem)
@@ -247,11 +246,16 @@ def plan_for(
     A `config` without a rung is one of the highest that takes it. `demands` narrow what the plan may choose by itself.
     Raises ConfigRejected, with the numbers, when the rung or config named cannot run the problem, or no rung can.
     """
+    check_names(rung, config, "f12")
+    return plan(PRODUCTS, problem, on, rung, config, demands)
+
+
+def check_names(rung: Any, config: Any, example: str) -> None:
+    """Raise ConfigRejected for what is neither None nor a rung's name, or a config. `example`: such a name."""
     if config is not None and not isinstance(config, GemmConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     if rung is not None and not isinstance(rung, str):
-        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
-    return plan(PRODUCTS, problem, on, rung, config, demands)
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as {example!r}, or none.")
 
 
 def _idle_turns(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> str | None:
@@ -264,20 +268,12 @@ def _idle_turns(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) 
     return f"each block has one of the {tiles} tiles of a product: its {config.turns} sets have no turns to take"
 
 
-@lru_cache(maxsize=1 << 14)
-def in_parts(config: GemmConfig, parts: int) -> GemmConfig:
-    """The config with k in so many parts."""
-    if parts == config.split_k:
-        return config
-    split = replace(config, split_k=parts)
-    split.__dict__.update(whole_k=config.whole_k, no_block=config.no_block)  # what no split changes
-    return split
-
-
-def _rung_for(config: GemmConfig | None, problem: GemmProblem, known: tuple[Rung, ...], gpu: Gpu) -> Rung:
-    """The highest that can take a config; if none can, the highest of its family that the GPU has: it says why not."""
+def rung_for(
+    config: GemmConfig | None, known: tuple[Rung, ...], gpu: Gpu, takes: Callable[[Rung, GemmConfig], bool]
+) -> Rung:
+    """The highest rung that can take a config; if none can, the highest of its family on the GPU: it says why not."""
     here = [rung for rung in reversed(known) if rung.only_on in ("", gpu.arch.name)]
-    able = (rung for rung in here if config and rung.why_not(problem, rung.own(config), gpu.arch) is None)
+    able = (rung for rung in here if config and takes(rung, rung.own(config)))
     of_family = (rung for rung in here if isinstance(config, type(rung.default)))
     return next(able, next(of_family, here[0]))
 

@@ -94,13 +94,10 @@ class Fusion:
     scales: tuple[str, ...] = ()
     """The operands, "a" or "b", whose blocks the last of the views scale."""
 
-    def scaled_by(self, number: int) -> str:
-        """The operand whose blocks view `number` scales; "" of most."""
-        return (
-            self.scales[number - len(self.views) + len(self.scales)]
-            if number >= len(self.views) - len(self.scales)
-            else ""
-        )
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """For each of the views the operand whose blocks it scales; "" for most."""
+        return ("",) * (len(self.views) - len(self.scales)) + self.scales
 
 
 def read_fusion(asked: Request, shapes: Shapes, a: Operand, added: tuple[Operand, float] | None = None) -> Fusion:
@@ -211,15 +208,16 @@ def _number(name: str, value: Any) -> float | int | bool:
 def _over_result(name: str, array: Operand, shapes: Shapes) -> Operand:
     """The operand broadcast to the result's shape, by NumPy's rule; a row_scale's last axis is the result's rows'."""
     laid = array
-    if name == "row_scale" and not shapes.b_is_vector and array.shape and not _is_column(array.shape, shapes.m):
+    has_rows_and_columns = not (shapes.a_is_vector or shapes.b_is_vector)
+    if name == "row_scale" and has_rows_and_columns and array.shape and not _is_column(array.shape, shapes.m):
         laid = array.view((*array.shape, 1), (*array.strides, 0))
     try:
         return broadcast(laid, shapes.result)
     except InvalidOperand:
         able = {
-            "bias": f"one number a column: ({shapes.n},), or a row: ({shapes.m}, 1)",
-            "row_scale": f"one number a row: ({shapes.m},) or ({shapes.m}, 1)",
-            "col_scale": f"one number a column: ({shapes.n},)",
+            "bias": f"one number per column: ({shapes.n},), or per row: ({shapes.m}, 1)",
+            "row_scale": f"one number per row: ({shapes.m},) or ({shapes.m}, 1)",
+            "col_scale": f"one number per column: ({shapes.n},)",
         }.get(name, "axes must be equal, or 1, counted from the last")
         raise InvalidOperand(
             f"{name} {array.shape} does not broadcast to the result's shape {shapes.result} ({able}; batch axes may "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from math import log2
+from operator import index
 from typing import Any
 
 from ..arrays.result import empty_like
@@ -16,7 +17,7 @@ from .rows import ENOUGH
 
 def representatives(rows: Iterable[int], most: int = ENOUGH) -> list[int]:
     """1, and at most `most` of the other numbers: the least, the largest, and others between, evenly in logarithms."""
-    known = sorted({int(m) for m in rows if m >= 1})
+    known = sorted({index(m) for m in rows if m >= 1})
     if len(known) > 1 and known[0] == 1:  # a row lies otherwise than rows do
         return [1, *representatives(known[1:], most)]
     if len(known) <= most:
@@ -32,21 +33,25 @@ def representatives(rows: Iterable[int], most: int = ENOUGH) -> list[int]:
 def prepare(
     b: Any, m: Iterable[int], *, progress: Callable[[int, int], None] | None = None, **options: Any
 ) -> tuple[int, ...]:
-    """Make products with `b` quick from their first call on, whatever their number of rows.
+    """Compile the kernels that products with `b` need, so that a new number of rows compiles nothing later.
 
-    b: an array [k, n] as `tilewright.matmul` takes it; m: the numbers of rows to expect, as range(1, 4097). Up to 25 of
-    them are planned, compiled and run once with operands that are not initialised. After that a new number of rows
-    takes one of their kernels, so that nothing is compiled while requests wait.
-    options: as for `matmul` (bias, activation, out_dtype, precision ...). An array that depends on the number of rows,
-    such as a residual, is given as a function of it: residual=lambda m: torch.empty(m, n, ...).
-    progress: called with (done, of how many); by default a line on standard error, where that is a terminal.
+    b: an array [k, n] as `tilewright.matmul` takes it.
+    m: the numbers of rows to expect, such as range(1, 4097). Up to 25 of them are planned, compiled and run once, on
+        operands that are not initialised. After that a new number of rows takes one of their kernels.
+    options: as for `matmul` (bias, activation, out_dtype, precision ...). For an array that depends on the number of
+        rows, such as a residual, pass a function of it: residual=lambda m: torch.empty(m, n, ...).
+    progress: called with (done, of how many). By default a line on standard error, where that is a terminal.
 
-    Returns the numbers of rows that were run. Raises as `matmul` does, and InvalidOperand where `m` holds none.
+    Returns the numbers of rows that were run. Raises as `matmul` does, and InvalidOperand where `m` is empty or holds
+    anything but whole numbers.
     """
     view = as_operand(b, "b")
     if len(view.shape) != 2:
         raise InvalidOperand(f"b has shape {view.shape}; prepare takes a matrix [k, n].")
-    chosen = representatives(m)
+    try:
+        chosen = representatives(m)
+    except TypeError as error:
+        raise InvalidOperand(f"m={m!r} is not whole numbers of rows. Pass some, such as range(1, 4097).") from error
     if not chosen:
         raise InvalidOperand("m holds no number of rows. Pass some, such as range(1, 4097).")
     say = progress or (_say if sys.stderr.isatty() else None)

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from ..arrays.dtypes import FP8, ITEM_BYTES, LARGEST_EXTENT
+from ..arrays.dtypes import DTYPE_NAMES, FP8, ITEM_BYTES, LARGEST_EXTENT
 from ..errors import InvalidOperand
 from ..gpus import HashedOnce
 
@@ -22,12 +22,11 @@ def check_precision(precision: str, dtype: str) -> None:
     """Raise InvalidOperand for a precision that is not known, or that operands of `dtype` cannot have."""
     if precision not in PRECISIONS:
         raise InvalidOperand(f"precision {precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
-    if precision == "fast":
-        if dtype not in FP8:
-            raise InvalidOperand(f"precision 'fast' is a way to multiply fp8 operands; these are {dtype}. Omit it.")
-    elif precision != "ieee" and dtype != "f32":
+    of_fp8 = precision == "fast"
+    if dtype not in FP8 if of_fp8 else precision != "ieee" and dtype != "f32":
         raise InvalidOperand(
-            f"precision {precision!r} is a way to multiply float32 operands; these are {dtype}. Leave precision away."
+            f"precision {precision!r} is a way to multiply {'fp8' if of_fp8 else 'float32'} operands; these are "
+            f"{DTYPE_NAMES.get(dtype, dtype)}. Omit precision."
         )
 
 

@@ -25,25 +25,26 @@ LEAST_SCALE = 2.0**-126
 
 @suggests
 def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = None) -> tuple[Any, Any]:
-    """Return x in fp8 and the scales by which its elements are multiplied again: x is about x8 * scale.
+    """Return (x8, scale): x rounded to fp8, and the scales that give it back: x is about x8 * scale.
 
-    x: [..., rows, columns], float32, float16 or bfloat16: a torch tensor, a NumPy array (the result is of ml_dtypes'
-        types) or a CuPy array (the result is a Float8Array).
+    x: [..., rows, columns], float32, float16 or bfloat16. From a torch tensor the results are tensors; from a NumPy
+        array x8 has ml_dtypes' type; from a CuPy array x8 is a Float8Array.
     dtype: "e4m3" (the largest number is 448) or "e5m2" (57344), or a library's own dtype object.
-    block: rows x columns that share a scale; -1 is all of an axis, None all of x. For `matmul`:
-            None         one scale, shape ()           of a or b
-            (1, -1)      one a row, [..., m, 1]        of a
-            (-1, 1)      one a column, [..., 1, n]     of b
-            (1, 128)     [..., m, ceil(k / 128)]       of a
-            (128, 128)   [..., ceil(k / 128), ceil(n / 128)]   of b
+    block: (rows, columns) that share a scale; -1 stands for a whole axis, None for all of x. For `matmul`:
+            block        shape of the scales                          scales of
+            None         ()                                           a or b
+            (1, -1)      [..., m, 1], one per row                     a
+            (-1, 1)      [..., 1, n], one per column                  b
+            (1, 128)     [..., m, ceil(k / 128)]                      a
+            (128, 128)   [..., ceil(k / 128), ceil(n / 128)]          b
 
-    A scale is the largest finite magnitude of its block over the largest number of the dtype, in float32; of a block of
-    zeros it is 1. x8 is x / scale in float32, as torch's cast rounds it: to nearest even; NaN stays, and an infinity
-    stays in e5m2 and becomes NaN in e4m3. Scales of (1, 128) lie by columns: kernels read those of neighbouring rows at
-    once. x8 lies as x does where its rows are contiguous; b.T of a weight [n, k] is
-    best quantized as the weight, and passed as its transpose.
+    A scale is the largest finite magnitude of its block divided by the dtype's largest number, in float32; a block of
+    zeros has scale 1. x8 is x / scale, computed in float32 and rounded to nearest even, as torch casts. NaN stays. An
+    infinity stays in e5m2 and becomes NaN in e4m3. Scales of (1, 128) are stored column by column, because kernels read
+    those of neighbouring rows together. x8 has x's layout where its rows are contiguous. Quantize a weight [n, k] as it
+    is, and pass its transpose to `matmul`.
 
-    Raises InvalidOperand for other arrays, dtypes and blocks; MissingDependency where NumPy's fp8 is not installed.
+    Raises InvalidOperand for other arrays, dtypes and blocks; MissingDependency where ml_dtypes is not installed.
     """
     short = parse_dtype(dtype, "dtype")
     if short not in FP8:
@@ -159,7 +160,8 @@ def of_tensor(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> 
     no kernel can reach it."""
     if torch.compiler.is_compiling():
         return of_torch(x, dtype, block, torch)
-    eager = import_module("tilewright.torch.eager")
+    from ..arrays import eager  # it imports torch
+
     counts = max((prod(x.shape[:-1]), *x.shape[-1:])) < 1 << 31  # kernels do, in 32 bits, along each axis
     if not (x.numel() and counts and eager.is_eager((x,)) and eager.runs_here(x)):
         return of_torch(x, dtype, block, torch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +18,7 @@ from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, pack
 from ..jit.source import Constant
 from ..run.program import Program, Stage, Workspace
-from ..run.runner import Output, Site
+from ..run.runner import Output, Unchecked
 from .params import LAYOUTS
 from .stages import clear_stage
 
@@ -154,7 +153,7 @@ def _in_eights(problem: Quantizing) -> bool:
 
 
 @dataclass(frozen=True)
-class QuantizeCall:
+class QuantizeCall(Unchecked):
     """A call for `x` [batch, rows, cols]."""
 
     x: Operand
@@ -206,14 +205,6 @@ class QuantizeCall:
     @property
     def scalars(self) -> Mapping[str, float]:
         return {}
-
-    @property
-    def verify(self) -> bool:
-        return False
-
-    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
-        """It has no check of its own."""
-        raise NotImplementedError
 
     def program(self, gpu: Gpu) -> Program | None:
         """The launches; None for an empty array."""

@@ -24,6 +24,7 @@ from ..plan.tables import generation
 from .config import GemmConfig
 from .family import plan_for
 from .problem import GemmProblem
+from .rungs.rows import WIDE_SUMS, few_elements
 from .shapes import Product
 from .work import work_of
 
@@ -108,6 +109,8 @@ def _alike(m: int, config: GemmConfig) -> tuple[bool, bool, bool]:
 
 def _kernel_for(weight: _Weight, problem: GemmProblem, plan: Plan, gpu: Gpu) -> int:
     """The rows of a kernel of the weight that runs the problem as the plan says; 0 where none does."""
+    if plan.rung is WIDE_SUMS and not few_elements(problem):
+        return 0
     key = plan.rung.id, plan.config, plan.packs, _alike(problem.m, plan.config)
     found = weight.serving.get(key)
     if found is None:

@@ -176,6 +176,11 @@ class Rung:
     """Bytes of Addresses.sums and flags, where its blocks pass sums on to one another."""
     walks: Callable[[Any, GemmProblem], int] | None = None
     """How many products of a batch its blocks walk as one row of tiles; where 1, the grid's second axis counts them."""
+    one_chain: bool = False
+    """True where it adds up k as batch_invariant asks. All such rungs of a kind of product give the same bits: wgmma
+    adds as mma.sync does (tests/gpu)."""
+    other_chain_on: str = ""
+    """The target on which `one_chain` does not hold, because higher rungs' chains there have other bits."""
     libraries: Callable[[], tuple[Library, ...]] = tuple
     """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
 
@@ -183,7 +188,7 @@ class Rung:
         return self.id
 
     def why_not(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
-        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        """Return None when the config can run the problem on the architecture; else the reason, with the numbers."""
         if problem.dtype not in self.dtypes:
             return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
         if problem.precision != self.precision and (self.precision, problem.precision) != ("ieee", "fast"):
@@ -232,8 +237,11 @@ class Rung:
         """A level that the config has and this rung's kernel does not: it would make a part of the result only."""
         if not isinstance(config, family := type(self.default)):
             return f"it is a {type(config).__name__}, and the rung takes a {family.__name__}"
-        name = next((name for name in config.given if name not in self._levels), None)
-        return f"{name} is {getattr(config, name)!r}, and it has no such level" if name else None
+        known, given = self._levels, config.whole_k.given  # of all parts of k the same
+        if known.issuperset(given) and (config.split_k == 1 or "split_k" in known):
+            return None
+        name = next(name for name in config.given if name not in known)
+        return f"{name} is {getattr(config, name)!r}, and it has no such level"
 
     def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
         """Return whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""

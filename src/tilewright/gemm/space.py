@@ -41,7 +41,7 @@ def other_groups(candidate: Candidate, problem: GemmProblem) -> Iterator[GemmCon
 
 
 def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Iterator[int]:
-    """In how many parts k may be worth walking: 1, and more where the tiles alone leave SMs idle."""
+    """The numbers of parts of k that may pay: 1, and more where the tiles alone leave SMs idle."""
     yield 1
     if config.slices_k > 1 or "split_k" not in rung.levels:
         return
@@ -175,5 +175,5 @@ def _beside(near: Sequence[Candidate], rungs: Sequence[Rung]) -> list[Candidate]
 
 
 def _order(candidate: Candidate) -> tuple[float, str, str]:
-    """By modelled time; equals in the order of their names, so that a space is always the same."""
+    """The order by modelled time; equals come in the order of their names, so that a space is always the same."""
     return candidate.prediction.ms, candidate.rung.id, f"{candidate.config!r}{candidate.packs}"

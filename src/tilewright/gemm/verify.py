@@ -25,7 +25,7 @@ from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..arrays.extents import same_view
 from ..errors import WrongResult
 from ..gpus import Arch
-from ..jit.device import executor_for
+from ..jit.gpu_executor import executor_for
 from ..jit.params import WORK, Place
 from ..plan.plan import Plan
 from ..run.program import Program, Stage

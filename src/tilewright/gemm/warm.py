@@ -15,7 +15,7 @@ from ..arrays.view import Operand, as_operand
 from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
 from ..errors import InvalidOperand
-from ..jit import device, device_calls
+from ..jit import device, device_calls, gpu_executor
 from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
@@ -313,8 +313,7 @@ def warm_views(
     try:
         first = glance(a)
         stream = first.stream or 0
-        others = [glance(b, stream)]
-        others += [glance(x, stream) for x in (c, out) if x is not None]
+        others = [glance(x, stream) for x in (b, c, out) if x is not None]
         fused: dict[str, Glance] = {}
         form, numbers = (None, ()) if asked is None else form_of(asked)
         for name, value in asked.operands.items() if asked is not None else ():
@@ -340,10 +339,7 @@ def warm_views(
     inputs = [first, others[0], c_view, *(None if name is None else fused[name] for name in call.fused)]
     scalars = (alpha, scale, *numbers)
     run = _copied_warm if first.device is None else _in_place_warm
-    result = run(call, inputs, (*others, *fused.values()), out, out_view, scalars)
-    if out is not None and result is not MISS:
-        mark_written(out)
-    return result
+    return run(call, inputs, views[1:], out, out_view, scalars)
 
 
 def _in_place_warm(
@@ -355,11 +351,13 @@ def _in_place_warm(
     result = empty_like(first.operand(), call.shape, call.dtype) if out_view is None else out
     at = out_view.address if out_view is not None else result_operand(result, first.operand()).address
     addresses = [0 if view is None else view.address for view in inputs]
-    executor = device.executor_for(launches.ordinal)
+    executor = gpu_executor.executor_for(launches.ordinal)
     with device.bound_to(launches.ordinal), in_order(first, others) as stream:
         work = executor.borrow(launches.workspace_bytes) if launches.workspace_bytes else 0
         try:
             started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
+            if out_view is not None:
+                mark_written(out)  # before the wait, which hides it
         finally:
             if work:
                 device_calls.synchronize(stream)
@@ -383,6 +381,8 @@ def _copied_warm(
     addresses = [0 if operand is None else operand.address for operand in inputs]
     if not run_copied(call.launches, call.copies, addresses, scalars, at, view):
         return MISS
+    if out_view is not None:
+        mark_written(out)
     return result if out_view is not None else as_callers_kind(result, like)
 
 

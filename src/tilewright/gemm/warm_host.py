@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays.extents import byte_extent
 from ..arrays.view import Operand
 from ..errors import DeviceError
-from ..jit import device, device_calls, staging
+from ..jit import device, device_calls, gpu_executor, staging
 from ..jit.launch import current_executor
 from ..run.runner import Staging
 from ..run.warm import MISS, Calls, Remembered
@@ -83,7 +83,7 @@ def run_copied(
     with device.bound_to(ordinal):
         if copies.is_dense and copies.nbytes <= staging.SIZE:
             return _run_small(launches, copies, addresses, scalars, out_at)
-        executor = device.executor_for(ordinal)
+        executor = gpu_executor.executor_for(ordinal)
         block = executor.borrow(copies.nbytes)
         try:
             for copy, address in zip(copies.inputs, addresses, strict=True):

@@ -16,7 +16,7 @@ from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
 from .rungs.halves import STRETCH
 from .rungs.tensor import HALVES
-from .rungs.tma import k_inner, panel_of
+from .rungs.tma_tensors import k_inner, panel_of
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""

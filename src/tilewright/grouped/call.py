@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
@@ -21,7 +19,7 @@ from ..gemm.stages import widened_pitch
 from ..gpus import Gpu
 from ..plan.plan import Plan
 from ..run.program import Program
-from ..run.runner import Output, Site
+from ..run.runner import Output, Unchecked
 from .ends import Ends, read_ends
 from .family import plan_grouped
 from .problem import GroupedProblem, Widened, typical
@@ -30,7 +28,7 @@ from .stages import program_of
 
 
 @dataclass(frozen=True)
-class GroupedCall:
+class GroupedCall(Unchecked):
     """A checked call."""
 
     a: Operand
@@ -73,14 +71,6 @@ class GroupedCall:
     def scalars(self) -> dict[str, float]:
         """The scalars as launches have them: the empty sum is 0, also times infinity."""
         return {"alpha": self.scales.alpha if self.problem.product.k else 0.0}
-
-    @property
-    def verify(self) -> bool:
-        return False
-
-    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
-        """Grouped products have no check of their own."""
-        raise NotImplementedError
 
     def plan(self, gpu: Gpu) -> Plan:
         """Raises ConfigRejected where no plan can run the call."""
@@ -146,7 +136,8 @@ def read_grouped(
             raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Omit out_dtype.")
         lists = [ends.lies] if ends.lies is not None else []
         check_out(out_view, [a_view, b_view, *lists, *scales.views], None)
-    problem = _problem(axis, total, ends.groups, (m, n, k), a_view, b_view, out_view, out is None)
+    depth = k if ends.groups else 0  # without groups no operand is read, as in an empty sum
+    problem = _problem(axis, total, ends.groups, (m, n, depth), a_view, b_view, out_view, out is None)
     product = replace(problem.product, epilogue=scales.epilogue)
     problem = replace(problem, product=product)
     if a_view.dtype in FP8:

@@ -20,7 +20,7 @@ _CUT = {"m": "rows of A", "n": "columns of B", "k": "k"}
 
 @dataclass(frozen=True, repr=False)
 class GroupedExplanation(Explained):
-    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what `grouped_matmul` would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GroupedProblem
     gpu: Gpu

@@ -8,16 +8,16 @@ from typing import Any
 from ..errors import ConfigRejected
 from ..gemm.classes import ProblemClass
 from ..gemm.config import GemmConfig
-from ..gemm.family import Products
+from ..gemm.family import Products, check_names, rung_for
 from ..gemm.rung import Rung
 from ..gemm.work import tiles_of, work_of
 from ..gpus import Arch, Gpu
 from ..plan.choose import plan
 from ..plan.demands import NONE, Demands
 from ..plan.estimate import Work
-from ..plan.family import Option
+from ..plan.family import Preset
 from ..plan.plan import Plan, Refusal
-from .options import options_of
+from .presets import presets_of
 from .problem import GroupedProblem
 from .rungs import find_grouped_rung, rungs_for
 from .stages import as_cut, as_run, why_not
@@ -37,13 +37,11 @@ class GroupedProducts(Products):
         return why_not(problem, rung, config, gpu.arch)
 
     def named(self, problem: Any, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
-        here = [one for one in reversed(rungs_for(problem.product.dtype)) if one.only_on in ("", gpu.arch.name)]
-        if rung is not None:
-            chosen = find_grouped_rung(rung)
-        else:
-            able = (one for one in here if config and why_not(problem, one, one.own(config), gpu.arch) is None)
-            of_family = (one for one in here if isinstance(config, type(one.default)))
-            chosen = next(able, next(of_family, here[0]))
+        def takes(rung: Rung, config: GemmConfig) -> bool:
+            return why_not(problem, rung, config, gpu.arch) is None
+
+        known = rungs_for(problem.product.dtype)
+        chosen = find_grouped_rung(rung) if rung is not None else rung_for(config, known, gpu, takes)
         config = chosen.own(config) if config is not None else None
         if reason := why_not(problem, chosen, config or chosen.default, gpu.arch):
             raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
@@ -51,8 +49,8 @@ class GroupedProducts(Products):
             return Plan(chosen, config, "the caller", "the config was named in the call")
         return Plan(chosen, chosen.default, "the rung's default", f"{chosen} was named in the call")
 
-    def options(self, problem: Any, gpu: Gpu) -> Iterable[Option]:
-        return options_of(problem)
+    def presets(self, problem: Any, gpu: Gpu) -> Iterable[Preset]:
+        return presets_of(problem)
 
     def is_modelled(self, problem: Any, gpu: Gpu) -> bool:
         return False
@@ -74,7 +72,8 @@ class GroupedProducts(Products):
         return f"about {tiles} tiles on {gpu.sm_count} SMs, if groups are of one size"
 
     def settled(self, problem: Any, chosen: Plan, demands: Demands) -> Plan:
-        return super().settled(problem.product, chosen, demands)
+        """The same: sums of products that are not grouped are shortened by other rungs, which know no groups."""
+        return chosen
 
     def classes(self, problem: Any) -> Sequence[Sequence[ProblemClass]]:
         """None: no table holds grouped products yet."""
@@ -95,8 +94,5 @@ def plan_grouped(
 
     Raises ConfigRejected, with the numbers, when what is named cannot run the problem, or nothing can.
     """
-    if config is not None and not isinstance(config, GemmConfig):
-        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
-    if rung is not None and not isinstance(rung, str):
-        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'g02', or none.")
+    check_names(rung, config, "g02")
     return plan(GROUPED, problem, on, rung, config, demands)

@@ -31,7 +31,7 @@ def grouped_matmul(
     b_scale: Any = None,
     **unknown: NoReturn,
 ) -> Array:
-    """One product for each group of rows, of columns or of k; `offs` says where each group ends.
+    """Return one product for each group of rows, of columns or of k; `offs` says where each group ends.
 
         a            b            offs ends       result       group g of it
         [M, k]       [g, k, n]    rows of a       [M, n]       rows:     a[rows] @ b[g]
@@ -39,34 +39,33 @@ def grouped_matmul(
         [m, K]       [K, n]       k of both       [g, m, n]    matrix:   a[:, ks] @ b[ks]
         [g, m, k]    [g, k, n]    None            [g, m, n]    a batch, as `matmul` makes it
 
-    Group g is what lies from offs[g - 1] (0 for the first) to offs[g]. Groups have any size, 0 and 1 included, and
-    start anywhere: nothing has to be aligned. A group without k gives a matrix of zeros.
+    Group g reaches from offs[g - 1] (0 for the first) to offs[g]. Groups have any size, 0 and 1 included, and start
+    anywhere: nothing has to be aligned. A group without k gives a matrix of zeros.
 
-    a, b: arrays of one dtype, float32, float16 or bfloat16, or of fp8 in any mixture; any strides; libraries as
-        for `matmul`.
+    a, b: arrays of one dtype, float32, float16 or bfloat16, or each of fp8; any strides; libraries as for `matmul`.
     offs: int32 [groups]. For arrays on a GPU it lies there, and the host never waits for it: a CUDA graph replays with
-        whatever it holds then. Its numbers are not checked there, but cannot make a kernel leave the arrays: one that
-        falls below an earlier one counts as that, and one beyond the end as the end. For host arrays any integers,
-        which are checked.
-    out: an array of exactly the result's shape to write to; it must not overlap the others.
-    out_dtype: the result's dtype, as for `matmul`. Sums are made in float32 and rounded once.
-    a_scale, b_scale: of fp8 operands, as for `matmul`: numbers, or float32 arrays, whose first axis may be the groups'
-        where groups do not cut theirs:
+        what it then holds. Its numbers are not checked there, but cannot make a kernel leave the arrays: a number below
+        an earlier one counts as that one, and a number beyond the end as the end. For host arrays offs may be any
+        integers, and is checked.
+    out: an array of exactly the result's shape to write to. It must not overlap the other arrays.
+    out_dtype: the result's dtype, as for `matmul`. Sums are float32 and rounded once.
+    a_scale, b_scale: scales of fp8 operands, as for `matmul`: numbers, or float32 arrays. Their first axis may be the
+        groups', except along the axis that groups cut:
             rows of a cut       a_scale [], [g, 1, 1], [M, 1], [M, ceil(k / 128)]
                                 b_scale [], [1, n], [ceil(k / 128), ceil(n / 128)], and with [g, ...] in front
             columns of b cut    a_scale [], [m, 1], [m, ceil(k / 128)], and with [g, ...] in front
                                 b_scale [], [g, 1, 1], [1, N]
             k cut               a_scale [], [m, 1], [g, m, 1]; b_scale [], [1, n], [g, 1, n]
-    rung, config: which kernel: "g01" to "g07", and a tilewright.ladder.GemmConfig. By default the plan chooses.
+    rung, config: which kernel runs: "g01" to "g08", and a tilewright.ladder.GemmConfig. By default the plan chooses.
 
-    Rows or columns of the result after the last group's end are 0 in a new array, and stay as they are in `out`.
-    A group's part of the result has the same bits however many groups there are, and wherever it starts.
+    Rows or columns of the result after the last group's end are 0 in a new array, and stay as they are in `out`. A
+    group's part of the result has the same bits however many groups there are, and wherever it starts.
 
     Torch tensors that require a gradient get one, as tilewright.torch.grouped_matmul gives it; out, rung and config are
     refused there.
 
     Raises InvalidOperand (shapes, dtypes, devices, offsets on the host), ConfigRejected (rung or config), DeviceError
-    (no GPU for host arrays, or the driver's word), CompileError.
+    (no GPU for host arrays, or an error of the driver), CompileError.
     """
     if unknown:
         raise unknown_keyword(grouped_matmul, unknown)
@@ -74,18 +73,21 @@ def grouped_matmul(
     scaled = not (a_scale is b_scale is None)
     alpha, *arrays = fold_numbers(1.0, a_scale, b_scale) if scaled else (1.0, None, None)
     given = (a, b, offs, *arrays)
-    warm = calls.run(given, options, (alpha,), out)
+    traced = gradients.traced(a)
+    warm: Any = MISS if traced else calls.run(given, options, (alpha,), out)
     if warm is not MISS:
         return warm[0]
     if offs is None and getattr(a, "ndim", 0) == 3 == getattr(b, "ndim", 0):
         if rung is not None or config is not None:
             raise InvalidOperand("rung and config choose a grouped kernel; a batch is a product of `matmul`.")
         return matmul(a, b, out=out, out_dtype=out_dtype, a_scale=a_scale, b_scale=b_scale)
-    if gradients.wanted((a, b, out, a_scale, b_scale)):
-        if scaled:
+    if traced or gradients.wanted((a, b, out, a_scale, b_scale)):
+        if scaled and not traced:
             raise InvalidOperand("a product of fp8 operands gives no gradients. Call it under torch.no_grad().")
         differentiable = gradients.differentiable(
-            "grouped_matmul", {"out": out is not None, "rung": rung is not None, "config": config is not None}
+            "grouped_matmul",
+            {"out": out, "rung": rung, "config": config, "a_scale": a_scale, "b_scale": b_scale},
+            traced,
         )
         return differentiable(a, b, offs, out_dtype=out_dtype)
     call = read_grouped(a, b, offs, out, out_dtype, (rung, config), a_scale, b_scale)

@@ -15,7 +15,7 @@ from ..gemm.problem import GemmProblem, Matrix
 from ..gemm.rung import Addresses, Rung
 from ..gemm.rungs.fp8 import scale_bytes
 from ..gemm.rungs.tensor import HALVES
-from ..gemm.rungs.tma import k_inner
+from ..gemm.rungs.tma_tensors import k_inner
 from ..gemm.stages import pack_stage, widen_stage
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
@@ -61,7 +61,7 @@ def as_cut(problem: GroupedProblem, rung: Rung, config: GemmConfig) -> GemmConfi
 
 
 def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch) -> str | None:
-    """None where the config can run the problem; else the reason, with the numbers."""
+    """Return None where the config can run the problem; else the reason, with the numbers."""
     if rung.id == TURNED:
         if reason := _why_not_turned(problem):
             return f"{rung.id} {reason}"

@@ -7,13 +7,13 @@ calls a handler with a call frame: operands and results as buffers, attributes, 
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable
 from ctypes import Structure, c_char_p, c_int, c_size_t, c_void_p, string_at
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..arrays.dlpack import dense_strides
+from ..arrays.memory import LOW, WORDS
 from ..arrays.view import Operand
 
 DTYPES = {10: "f16", 11: "f32", 16: "bf16"}
@@ -46,16 +46,6 @@ class Api(Structure):
     )  # fmt: skip
 
 
-_FRAME = struct.Struct("<Q3Qi4x" + "2Q3Q" * 2 + "2Q4Q")
-"""A call frame: its extension, the API, the context, the stage; operands, and results (how many, types, buffers);
-attributes (how many, types, names, values). Read at once: fields of ctypes' structures take five times as long."""
-_BUFFER = struct.Struct("<2Qi4xQqQ")
-"""A buffer: its type, address, rank and extents, after its head."""
-_POINTER = struct.Struct("<Q")
-_SPAN = struct.Struct("<2Q")
-"""A text: its address and length."""
-
-
 class _Extension(Structure):
     _fields_ = [("struct_size", c_size_t), ("type", c_int), ("next", c_void_p), ("metadata", c_void_p)]
 
@@ -70,6 +60,9 @@ class _Error(Structure):
 
 class _Stream(Structure):
     _fields_ = _head(("context", c_void_p), ("stream", c_void_p))
+
+
+_SIZE_OF_STREAM = ctypes.sizeof(_Stream)
 
 
 class View(NamedTuple):
@@ -92,59 +85,58 @@ Function = Callable[[list[View], list[View], str, int | None], None]
 """(operands, results, the options, the stream, None on the host)."""
 
 
-def _read(layout: struct.Struct, address: int) -> tuple[int, ...]:
-    return layout.unpack(string_at(address, layout.size))
-
-
-@lru_cache(maxsize=64)
-def _many(code: str, count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}{code}")
-
-
 def _views(count: int, items: int) -> list[View]:
-    found = []
-    for place in _read(_many("Q", count), items):
-        _, _, dtype, data, rank, extents = _read(_BUFFER, place)
-        shape = _read(_many("q", rank), extents) if rank else ()
-        found.append(View(data, shape, DTYPES.get(dtype) or f"XLA's type {dtype}"))
+    """`items`: the address of the buffers' addresses."""
+    found, items = [], items >> 3
+    for place in WORDS[items : items + count]:
+        at = place >> 3
+        _, _, dtype, data, rank, extents = WORDS[at : at + 6]  # the first two are its head
+        dtype, extents = dtype & LOW, extents >> 3
+        found.append(View(data, tuple(WORDS[extents : extents + rank]), DTYPES.get(dtype) or f"XLA's type {dtype}"))
     return found
 
 
-def _stream_of(api: Api, context: int) -> int:
-    asked = _Stream(ctypes.sizeof(_Stream), None, context, None)
-    if api.stream(ctypes.addressof(asked)):
+@lru_cache(maxsize=4)
+def _asks_stream(api: int) -> Any:
+    return Api.from_address(api).stream
+
+
+def _stream_of(api: int, context: int) -> int:
+    asked = _Stream(_SIZE_OF_STREAM, None, context, None)
+    if _asks_stream(api)(ctypes.addressof(asked)):
         raise RuntimeError("XLA gives no stream for this call")
     return asked.stream or 0
 
 
 def _options(values: int) -> str:
     """The only attribute of our calls, a text."""
-    (place,) = _read(_POINTER, values)
-    address, length = _read(_SPAN, place)
-    return string_at(address, length).decode()
+    at = WORDS[values >> 3] >> 3
+    return string_at(WORDS[at], WORDS[at + 1]).decode()
 
 
 def handler(function: Function, on_gpu: bool) -> Any:
     """The C function that XLA calls for `function`. Keep it as long as XLA may call it."""
 
     def call(address: int) -> int | None:
-        _, extension, api_at, context, stage, *rest = _read(_FRAME, address)
-        api = Api.from_address(api_at)
+        # a head of two words, the API, the context, the stage; then, each after a head of its own, operands and results
+        # (how many, types, buffers) and attributes (how many, types, names, values)
+        frame = WORDS[address >> 3 : (address >> 3) + 21].tolist()
+        extension, api_at, context, stage = frame[1], frame[2], frame[3], frame[4] & LOW
         if extension and _Extension.from_address(extension).type == METADATA:
-            # XLA asks once, at registration, what the handler was written for
+            # XLA asks once, at registration, what the handler was written for; jax 0.5 and 0.6 leave the API out
             metadata = _Metadata.from_address(_Extension.from_address(extension).metadata)
-            metadata.version.major, metadata.version.minor = 0, api.version.minor
+            minor = Api.from_address(api_at).version.minor if api_at else 1
+            metadata.version.major, metadata.version.minor = 0, minor
             metadata.traits = 0
             return None
         if stage != EXECUTE:
             return None
         try:
-            _, _, operands, _, operands_at, _, _, results, _, results_at, *_, values = rest
-            stream = _stream_of(api, context) if on_gpu else None
-            function(_views(operands, operands_at), _views(results, results_at), _options(values), stream)
+            stream = _stream_of(api_at, context) if on_gpu else None
+            function(_views(frame[7], frame[9]), _views(frame[12], frame[14]), _options(frame[20]), stream)
         except Exception as error:  # through C: XLA raises it again
             told = _Error(ctypes.sizeof(_Error), None, f"{type(error).__name__}: {error}".encode(), INTERNAL)
-            return api.make_error(ctypes.addressof(told))
+            return Api.from_address(api_at).make_error(ctypes.addressof(told))
         return None
 
     return _FUNCTION(call)

@@ -18,11 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arrays.dtypes import DTYPE_NAMES, ITEM_BYTES
+from ..arrays.dlpack import dense_strides
+from ..arrays.dtypes import DTYPE_NAMES, ITEM_BYTES, SHORT_NAMES
+from ..arrays.view import Operand
+from ..attn.arguments import read_window
 from ..attn.attention import attention as run_attention
+from ..attn.call import read_attention
 from ..errors import InvalidOperand
-from ..gemm.call import Options
-from ..gemm.fusion import Request
+from ..gemm.call import Options, read_call
+from ..gemm.fusion import Request, request
 from ..gemm.matmul import matmul as run_matmul
 from ..gemm.warm import known_views
 from ..jit.device_calls import ordinal_of
@@ -39,7 +43,7 @@ _ACTIVATIONS: dict[str, Any] = {
     "tanh": jnp.tanh,
 }  # fmt: skip
 """What is fused, as jax computes it, for gradients and the CPU."""
-_DTYPES = tuple(DTYPE_NAMES.values())
+_DTYPES = tuple(DTYPE_NAMES[short] for short in call_frame.DTYPES.values())
 _emulators: dict[int, Executor] = {}
 """The last MOST emulators by number: what was traced inside `emulated` may run after its end; jax does not wait."""
 MOST = 8
@@ -122,9 +126,9 @@ _SCALARS = (1.0, 0.0)
 
 
 def _call_matmul(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
-    how, views = _read(options), [*operands, *results]
+    views = [*operands, *results]
     if stream is None:
-        _run_product(_arrays(views, stream, ()), how)
+        _run_product(_arrays(views, stream, ()), _read(options))
         return
     key = options, stream, tuple([(shape, dtype, address & 15) for address, shape, dtype in views])
     known = _products.get(key)
@@ -132,6 +136,7 @@ def _call_matmul(operands: list[View], results: list[View], options: str, stream
         bases = [views[n].address if n >= 0 else 0 for n in known.bases]
         if known.launches.start(bases, _SCALARS, stream):
             return
+    how = _read(options)
     made = known_views(*_run_product(_arrays(views, stream, ("a", "b", *how["names"], "out")), how))
     if made is not None and not made.launches.workspace_bytes:  # memory that is borrowed is waited for
         fused = tuple(-1 if name is None else 2 + how["names"].index(name) for name in made.fused)
@@ -150,14 +155,11 @@ def _run_product(arrays: list[Any], how: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _call_attention(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
-    how = _read(options) | {}
+    how = _read(options) | {}  # a copy
     del how["emulator"]
-    window = how.pop("window")
     biased = ("bias",) if len(operands) > 3 else ()
     q, k, v, *rest, out = _arrays([*operands, *results], stream, ("q", "k", "v", *biased, "out"))
-    run_attention(
-        q, k, v, bias=rest[0] if rest else None, out=out, window=None if window is None else tuple(window), **how
-    )
+    run_attention(q, k, v, bias=rest[0] if rest else None, out=out, **how)
 
 
 def _on_emulator(function: Any) -> Any:
@@ -202,21 +204,31 @@ def matmul(
     """activation(a @ b + bias) + residual in one kernel, inside jax.jit and jax.grad too.
 
     a [..., m, k] and b [..., k, n]: float32, float16 or bfloat16, of one dtype; batch axes broadcast. bias [n];
-    residual broadcasts to the result. out_dtype: a's by default. The other options, and errors at run time, are of
-    tilewright.matmul. Gradients are products by tilewright; an activation's product is made again for its own.
-    Under jax.vmap one product runs after another: pass batches. Raises InvalidOperand for shapes and dtypes that do not
-    fit.
+    residual broadcasts to the result. out_dtype: a's by default. The other options are those of tilewright.matmul.
+    Gradients are products by tilewright, and have gradients; an activation's product is made again for its own. Under
+    jax.vmap one product runs after another: pass batches. Raises as tilewright.matmul does, when it is traced.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise InvalidOperand(f"a {a.shape} and b {b.shape} are not [..., m, k] and [..., k, n].")
     if a.dtype != b.dtype or a.dtype.name not in _DTYPES:
-        raise InvalidOperand(f"a is {a.dtype} and b {b.dtype}; kernels multiply two of one of {', '.join(_DTYPES)}.")
-    if activation is not None and activation not in _ACTIVATIONS:
-        raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(_ACTIVATIONS)}.")
-    how = (precision, deterministic, batch_invariant)
-    dtype = jnp.dtype(a.dtype if out_dtype is None else out_dtype)
-    return _matmul(a, b, bias, residual, activation, dtype.name, how)
+        raise InvalidOperand(f"a is {a.dtype} and b {b.dtype}. Pass two of one dtype: {', '.join(_DTYPES)}.")
+    bias, residual = (None if x is None else jnp.asarray(x) for x in (bias, residual))
+    asked = request(None, activation, _view("bias", bias), _view("residual", residual), None, None, {})
+    options = Options(out_dtype, deterministic, batch_invariant, None, None, precision)
+    call = read_call(_view("a", a), _view("b", b), None, 1.0, None, None, options, asked)
+    how = (precision, call.options.deterministic, call.options.batch_invariant)
+    return _matmul(a, b, bias, residual, activation, DTYPE_NAMES[call.out.dtype], how)
+
+
+def _view(name: str, x: Any) -> Operand | None:
+    """What the core checks of a value that may be traced."""
+    if x is None:
+        return None
+    dtype = SHORT_NAMES.get(x.dtype.name, "")
+    if DTYPE_NAMES.get(dtype) not in _DTYPES:
+        raise InvalidOperand(f"{name} is {x.dtype}. Pass {', '.join(_DTYPES)}.")
+    return Operand(name, "jax", 0, x.shape, dense_strides(x.shape), dtype, None)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -257,12 +269,39 @@ def _gradients(activation: Any, dtype: str, how: Any, kept: Any, grad: Any) -> t
     a, b, bias, residual = kept
     inner = grad
     if activation is not None:
-        made = _product(a, b, "float32", how, bias=bias)
+        made = _matmul(a, b, bias, None, None, "float32", how)
         (inner,) = jax.vjp(_ACTIVATIONS[activation], made)[1](grad.astype(jnp.float32))
-    narrow = inner.astype(a.dtype)
-    of_a = _summed(_product(narrow, b, a.dtype.name, how, turn_b=True), a)
-    of_b = _summed(_product(a, narrow, b.dtype.name, (how[0], how[1], False), turn_a=True), b)
+    of_a, of_b = _gradients_of_turned(dtype, how, False, False, (a, b), inner)
     return of_a, of_b, _summed(inner, bias), _summed(grad, residual)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
+def _turned_product(a: Any, b: Any, dtype: str, how: tuple[Any, ...], turn_a: bool, turn_b: bool) -> Any:
+    return _product(a, b, dtype, how, turn_a, turn_b)
+
+
+def _keep_turned(a: Any, b: Any, dtype: str, how: tuple[Any, ...], turn_a: bool, turn_b: bool) -> Any:
+    return _turned_product(a, b, dtype, how, turn_a, turn_b), (a, b)
+
+
+def _gradients_of_turned(
+    dtype: str, how: tuple[Any, ...], turn_a: bool, turn_b: bool, kept: Any, grad: Any
+) -> tuple[Any, Any]:  # fmt: skip
+    """Both gradients, products of the same kind, so that they have gradients too. b's is a sum over all rows."""
+    a, b = kept
+    grad, name, of_b_how = grad.astype(a.dtype), a.dtype.name, (how[0], how[1], False)
+    if turn_a:
+        of_a = _turned_product(b, grad, name, how, turn_b, True)
+    else:
+        of_a = _turned_product(grad, b, name, how, False, not turn_b)
+    if turn_b:
+        of_b = _turned_product(grad, a, name, of_b_how, True, turn_a)
+    else:
+        of_b = _turned_product(a, grad, name, of_b_how, not turn_a, False)
+    return _summed(of_a, a), _summed(of_b, b)
+
+
+_turned_product.defvjp(_keep_turned, _gradients_of_turned)
 
 
 def _summed(gradient: Any, like: Any) -> Any:
@@ -286,7 +325,7 @@ _again: Calls[Any] = Calls()
 
 
 def _key(a: Any, b: Any, options: Options, asked: Request | None) -> Any:
-    """None for what `matmul` here cannot make."""
+    """Return the key; None for what `matmul` here cannot make."""
     if options[:1] + options[3:5] != (None, None, None):  # out_dtype, rung, config
         return None
     names: tuple[str, ...] = ()
@@ -341,9 +380,10 @@ def attention(
     """tilewright.attention inside jax.jit and jax.grad.
 
     q [batch, heads, rows, d_head], k and v [batch, shared heads, keys, d_head], v with another d_head if need be;
-    float16 or bfloat16. bias is added to the scores, to which it broadcasts. Options are those of tilewright.attention.
-    Gradients are made by jax's own operations, which hold rows of q x rows of k. Raises InvalidOperand for shapes and
-    dtypes that do not fit.
+    float16 or bfloat16. bias is added to the scores, to which it broadcasts; of booleans it hides pairs where it is
+    False. Options are those of tilewright.attention.
+    Gradients are made by jax's own operations, which hold rows of q x rows of k. Raises as tilewright.attention does,
+    when it is traced.
     """
     q, k, v = (jnp.asarray(x) for x in (q, k, v))
     if not q.ndim == k.ndim == 4 or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
@@ -351,12 +391,17 @@ def attention(
             f"q {q.shape}, k {k.shape} and v {v.shape} are not [batch, heads, rows, d_head], [batch, shared heads, "
             "keys, d_head], and the latter with any d_head."
         )
-    if q.shape[1] % max(k.shape[1], 1):
-        raise InvalidOperand(f"q has {q.shape[1]} heads and k {k.shape[1]}: q's must be a multiple of k's.")
     if len({x.dtype for x in (q, k, v)}) > 1 or q.dtype.name not in ("float16", "bfloat16"):
         raise InvalidOperand(f"q, k and v are {q.dtype}, {k.dtype}, {v.dtype}; all must be float16, or bfloat16.")
+    if bias is not None:
+        bias = jnp.asarray(bias)
+        bias = jnp.where(bias, 0.0, -jnp.inf).astype(jnp.float32) if bias.dtype == bool else bias
+    given = (_view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    read_attention(
+        *given, bias=_view("bias", bias), is_causal=is_causal, scale=scale, window=window, softcap=softcap,
+    )  # fmt: skip
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
-    return _attention(q, k, v, bias, (is_causal, scale, window, float(softcap)))
+    return _attention(q, k, v, bias, (bool(is_causal), scale, read_window(window), float(softcap)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -383,7 +428,7 @@ def _by_jax(q: Any, k: Any, v: Any, bias: Any, how: tuple[Any, ...]) -> Any:
         scores = scores + bias.astype(jnp.float32)
     rows, keys = scores.shape[-2:]
     apart = jnp.arange(keys)[None, :] - jnp.arange(rows)[:, None] - (keys - rows)
-    left, right = (-1, -1) if window is None else window
+    left, right = window
     right = 0 if is_causal else right
     seen = (apart >= -left if left >= 0 else True) & (apart <= right if right >= 0 else True)
     scores = jnp.where(seen, scores, -jnp.inf)

@@ -44,7 +44,7 @@ _LOCK_SECONDS = 10.0
 def default_folder() -> Path:
     """$TILEWRIGHT_CACHE, else the platform's cache folder for this user."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("tilewright")
+    return Path(os.path.expanduser(chosen)) if chosen else platformdirs.user_cache_path("tilewright")
 
 
 def _hash(data: bytes) -> str:
@@ -96,7 +96,7 @@ class KernelCache:
         except PermissionError as error:
             self._say_once(f"kernel cache entry {path} cannot be read ({error}); compiling instead.")
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
         self._say_once(f"kernel cache entry {path} was corrupt ({reason}); it is made again.")
         self._discard(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from .cache import ENVIRONMENT_VARIABLE, KernelCache, default_folder
 from .entry import ParameterType, answer, types_of
 from .launch import current_executor
 from .limits import Recent
+from .locks import lock
 from .source import Constant, Library, Source, render
 
 # -lineinfo leaves the machine code as it is; it lets the emulator and profilers name lines of the source.
@@ -85,7 +85,7 @@ def cache_key(
 _in_memory: Recent[tuple[str, str], CompiledKernel] = Recent(limits.kernels)
 _locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """A lock for each kernel that is being had now: it goes with the last thread that holds or awaits it."""
-_guard = threading.Lock()
+_guard = lock()
 _by_arguments: Recent[tuple[Any, ...], CompiledKernel] = Recent(limits.kernels)
 """What compile_rung was asked for."""
 
@@ -130,36 +130,22 @@ def _compile(
     cache = kernel_cache()
     place = (str(cache.folder), key)
     with _guard:
-        lock = _locks.setdefault(key, threading.Lock())
-    with lock:
+        own = _locks.setdefault(key, lock())
+    with own:
         if (known := _in_memory.get(place)) is not None:
             return known
         start = time.perf_counter()
         whole = target == arch
-        files = cache.load(key)
+        files = _cached(cache, key, source, whole)
         if files is None and not whole:  # all of the kernel, whose PTX is the same, may be there
-            files = cache.load(cache_key(source, arch, all_options, version, libraries))
-        needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
-        needed |= {"kernel.entry", "kernel.types"} if source.expression else set()
-        from_cache = files is not None and needed <= files.keys()
-        if files is None or not from_cache:
+            files = _cached(cache, cache_key(source, arch, all_options, version, libraries), source, whole)
+        from_cache = files is not None
+        if files is None:
             if (loaded := nvrtc.version()) != version:
                 kernel = _compile(source, arch, target, options, libraries, loaded)
                 _in_memory.put(place, kernel)
                 return kernel
-            folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
-            cubin, ptx, log = nvrtc.build(source, target, (*all_options, *folders))
-            entry, types = source.entry, ""
-            if source.expression:
-                ptx, entry, types = answer(ptx)
-                if not entry:
-                    raise CompileError(f"{source.name} has no kernel named {source.expression!r}", log)
-            files = {"kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
-            if source.expression:
-                files |= {"kernel.entry": entry.encode(), "kernel.types": types.encode()}
-            if whole:
-                files["kernel.cubin"] = cubin
-                nvrtc.parse_resources(log, entry)  # an entry without a report must not be stored
+            files = _built(source, target, all_options, libraries, whole)
             cache.store(key, files)
         entry = files["kernel.entry"].decode() if "kernel.entry" in files else source.entry
         if whole:
@@ -181,6 +167,33 @@ def _compile(
         )
         _in_memory.put(place, kernel)
         return kernel
+
+
+def _cached(cache: KernelCache, key: str, source: Source, whole: bool) -> dict[str, bytes] | None:
+    """The files of an entry; None where it is not there, or lacks one that is needed."""
+    needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
+    needed |= {"kernel.entry", "kernel.types"} if source.expression else set()
+    files = cache.load(key)
+    return files if files is not None and needed <= files.keys() else None
+
+
+def _built(
+    source: Source, target: str, options: Sequence[str], libraries: Sequence[Library], whole: bool
+) -> dict[str, bytes]:
+    """The files of a new entry. Raises CompileError with the log."""
+    folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
+    cubin, ptx, log = nvrtc.build(source, target, (*options, *folders))
+    entry, files = source.entry, {"kernel.log": log.encode()}
+    if source.expression:
+        ptx, entry, types = answer(ptx)
+        if not entry:
+            raise CompileError(f"{source.name} has no kernel named {source.expression!r}", log)
+        files |= {"kernel.entry": entry.encode(), "kernel.types": types.encode()}
+    files["kernel.ptx"] = ptx.encode()
+    if whole:
+        files["kernel.cubin"] = cubin
+        nvrtc.parse_resources(log, entry)  # an entry without a report must not be stored
+    return files
 
 
 def _given(machine: Machine) -> Machine:

@@ -9,7 +9,10 @@ def ordinal_of(address: int) -> int:
     """The GPU that a device address belongs to. Raises DeviceError for what is not a device address."""
     api = driver()
     which = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(check(api.cuPointerGetAttribute(which, address), f"finding the GPU of address {address:#x}"))
+    status, *found = api.cuPointerGetAttribute(which, address)
+    if status:
+        check((status,), f"finding the GPU of address {address:#x}")
+    return int(found[0])
 
 
 def enter_context(ordinal: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 HEADER = "tilewright/entry.h"
 NAME_LINE = "tilewright/entry"
@@ -63,8 +64,9 @@ def types_of(text: str) -> tuple[ParameterType, ...]:
 _NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
 
-def parameter_names(text: str, expression: str) -> list[str]:
-    """The names that the source gives a kernel's parameters; [] where its declaration is not found by its text."""
+@lru_cache(maxsize=512)
+def parameter_names(text: str, expression: str) -> tuple[str, ...]:
+    """The names that the source gives a kernel's parameters; () where its declaration is not found by its text."""
     base = expression.partition("<")[0].split("::")[-1].strip()
     plain = _NOISE.sub(" ", text)
     for found in re.finditer(rf"\b{re.escape(base)}\s*\(", plain):
@@ -81,5 +83,5 @@ def parameter_names(text: str, expression: str) -> list[str]:
                     break
             depth += (letter in "([{<") - (letter in ")]}>")
         plain_parts = [re.sub(r"\[.*|=.*", "", part, flags=re.DOTALL) for part in parts if part.strip()]
-        return [(re.findall(r"\w+", part) or [""])[-1] for part in plain_parts]
-    return []
+        return tuple((re.findall(r"\w+", part) or [""])[-1] for part in plain_parts)
+    return ()

@@ -93,6 +93,8 @@ def device_part(
     if not (whole or lines or says_host.search(text) or any(header in text for header in dropped)):
         return text
     plain = _SKIPPED.sub(lambda found: _blank(found[0]), text)
+    for name in (name for names in macros for name in names[2]):
+        plain = re.sub(rf"\b{re.escape(name)}\s*\((?:[^()]|\([^()]*\))*\)", lambda found: _blank(found[0]), plain)
     starts = [0, *(found.end() for found in re.finditer("\n", text))]
     wrong = [starts[line - 1] for line in lines if 0 < line <= len(starts)]
     places = [*wrong, *(found.start() for found in says_host.finditer(plain))]
@@ -109,11 +111,13 @@ def device_part(
 
 
 @lru_cache(maxsize=1024)
-def _marking_macros(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The macros that say `__device__` or its like, and those that say `__host__` alone."""
+def _marking_macros(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The macros that say `__device__` or its like, those that say `__host__` alone, and those that make whole
+    functions of the device, after which no semicolon stands."""
     macros = _MACRO.findall(text) if "__" in text else []
     device = tuple(name for name, meaning in macros if _DEVICE.search(meaning))
-    return device, tuple(name for name, meaning in macros if "__host__" in meaning and name not in device)
+    functions = tuple(name for name, meaning in macros if name in device and meaning.rstrip().endswith("}"))
+    return device, tuple(name for name, meaning in macros if "__host__" in meaning and name not in device), functions
 
 
 def _blank(text: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Generic, TypeVar
+
+from .locks import lock
 
 KERNELS_VARIABLE = "TILEWRIGHT_KERNELS"
 CACHE_SIZE_VARIABLE = "TILEWRIGHT_CACHE_SIZE"
@@ -74,7 +75,7 @@ class Recent(Generic[K, V]):
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._entries: dict[K, V] = {}  # in order of use
-        self._guard = threading.Lock()
+        self._guard = lock()
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import CompileError
@@ -27,6 +28,8 @@ _LAMBDA = re.compile(r"(?<=\])\s*(?:__(?:host|device)__\s*)+(?=[({])")
 _CONSTEVAL = re.compile(r"\b__host__(?=(?:\s+(?:static|inline|__device__))*\s+consteval\b)")
 """Of a function that the compiler itself runs, wherever it says it belongs."""
 _FIXED_WIDTH = re.compile(r"\bu?int(?:8|16|32|64)_t\b|\bUINT(?:8|16|32|64)_MAX\b")
+_OF_SYSTEM = re.compile(r"\b__(?:linux(?:__)?|gnu_linux__|unix(?:__)?)\b")
+"""What nvcc's host compiler defines, and run-time compilation does not."""
 _NARROWING = 2361
 """Of a narrowing conversion within braces, which nvcc only warns of."""
 _DOUBLE_MACRO = 47
@@ -61,8 +64,9 @@ def compile_source(
     if libraries:
         flags = (*flags, f"--diag-suppress={_DOUBLE_MACRO}")
     bodies = [text, *(body for _, body in headers)]
-    if any(_FIXED_WIDTH.search(body) for body in bodies) and not wheels.STANDARD_INCLUDED.search("\n".join(bodies)):
+    if any(map(_of_fixed_width, bodies)) and not wheels.STANDARD_INCLUDED.search("\n".join(bodies)):
         flags = (*flags, f"--pre-include={wheels.COMMON}")  # nvcc's own header brings these
+    flags += tuple(f"-D{name}=1" for name in sorted(frozenset().union(*map(_of_system, bodies))))
 
     def compiled(text: str, headers: Headers) -> CompiledKernel:
         given = {header for header, _ in headers}
@@ -84,6 +88,17 @@ def compile_source(
     raise _explained(told, name, entry, text, device) from told
 
 
+@lru_cache(maxsize=512)
+def _of_fixed_width(text: str) -> bool:
+    return _FIXED_WIDTH.search(text) is not None
+
+
+@lru_cache(maxsize=512)
+def _of_system(text: str) -> frozenset[str]:
+    return frozenset(_OF_SYSTEM.findall(text))
+
+
+@lru_cache(maxsize=512)
 def _as_nvcc_takes_it(text: str) -> str:
     """Return what nvcc and its host compiler allow and run-time compilation does not, written so that it does."""
     text = _CONTINUED.sub("\\\\\n", text)

@@ -78,7 +78,7 @@ def gather(
     pending: list[tuple[str, Path | None]] = []
 
     def name_of(path: Path, wanted: str) -> str:
-        """What a file is called: as it was first, and as no other is."""
+        """Return what a file is called: as it was first, and as no other is."""
         if path.resolve() not in called:
             while wanted in called.values():
                 wanted = f"other/{wanted}"

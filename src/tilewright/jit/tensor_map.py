@@ -1,7 +1,7 @@
 """The description of a tensor that TMA copies boxes of, and CUDA's rules for it.
 
 A `TensorMap` stands for a `const __grid_constant__ CUtensorMap` parameter. The driver encodes it for a GPU
-(`jit.device.encode_for_driver`), the emulator packs it into 128 bytes of its own (emu/tensor_maps.py).
+(`jit.loaded.encode_for_driver`), the emulator packs it into 128 bytes of its own (emu/tensor_maps.py).
 
 All sizes are in the kernel's order: dimension 0 is the contiguous one, as in cuTensorMapEncodeTiled and in the
 coordinates of cp.async.bulk.tensor. `TensorMap.of` takes a NumPy array and a box in the array's order instead.
@@ -154,7 +154,7 @@ class TensorMap(HashedOnce):
         if kind is None:
             raise InvalidOperand(f"tensor map: {array.dtype} has no type that TMA knows; pass dtype=")
         if kind in BYTES and BYTES[kind] != array.itemsize:
-            raise InvalidOperand(f"tensor map: {kind} has {BYTES[kind]} bytes an element, the array {array.itemsize}")
+            raise InvalidOperand(f"tensor map: {kind} has {BYTES[kind]} bytes per element, the array {array.itemsize}")
         return cls(
             None, kind, tuple(reversed(array.shape)), tuple(reversed(array.strides[:-1])), tuple(reversed(box)),
             tuple(reversed(element_strides)) if element_strides else (), swizzle, oob_fill, array=array,

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from .device import bound_to, check, driver, private_captures
+from .device import bound_to, check, driver
+from .loaded import private_captures
 
 Start = Callable[[int], Any]
 """Starts one product on a stream (a CUstream as an integer)."""

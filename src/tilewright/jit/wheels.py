@@ -81,7 +81,12 @@ def needs_toolkit(text: str, headers: tuple[tuple[str, str], ...]) -> bool:
 
 def includes(text: str, headers: tuple[tuple[str, str], ...]) -> list[str]:
     """The names that the text and its headers (name, text) include, in either spelling."""
-    return list(dict.fromkeys(name for body in (text, *(t for _, t in headers)) for name in _INCLUDE.findall(body)))
+    return list(dict.fromkeys(name for body in (text, *(t for _, t in headers)) for name in _included(body)))
+
+
+@lru_cache(maxsize=512)
+def _included(text: str) -> tuple[str, ...]:
+    return tuple(_INCLUDE.findall(text))
 
 
 def holds(libraries: Sequence[Library], header: str) -> bool:
@@ -169,8 +174,15 @@ def missing_header(log: str) -> str | None:
 
 def is_of_cuda(header: str) -> bool:
     """Return whether it is one of the CUDA toolkit's, or of a library's on top of it."""
-    of_device = ("cu", "crt/", "nv/", "thrust/", "mma.h", "cooperative_groups", "vector_types.h", "math_constants.h")
-    return header.startswith((*of_device, *_LIBRARIES))
+    return bool(_OF_DEVICE.match(header)) or header.startswith((*_CUTLASS, *_LIBRARIES))
+
+
+_OF_DEVICE = re.compile(
+    r"(?:cub|cuda|crt|nv|thrust|cooperative_groups)/|(?:cuda|mma|cuComplex|cooperative_groups|vector_types|math_constants)"
+    r"\.h|cuda(?:rt|[A-Z])\w*\.h|cuda_(?:awbarrier|bf16|d3d|device_runtime|egl|fp\d|gl_|occupancy|pipeline|runtime|"
+    r"stdint|surface|texture|vdpau)\w*\.h"
+)
+"""Headers of the toolkit itself. A person's own may begin with "cuda_", too."""
 
 
 def _install(header: str, version: str, searched: Sequence[Library]) -> str:
@@ -216,7 +228,22 @@ def advice(log: str, version: str, libraries: Sequence[Library] = ()) -> str:
             )
         if is_of_cuda(name):
             return _install(name, version, libraries)
-        return f"{name} was not found. Name its folder with include= (on the command line --include)."
+        return (
+            f"{name} was not found. Name its folder with include= (on the command line --include; in a file that "
+            "tilewright check takes, by a line // check: include FOLDER)."
+        )
     if "which instance of overloaded function" in log:
         return "Several kernels have this name: rename one, or give the name of one of them in the PTX (_Z...)."
+    if found := _BUILTIN.search(log):
+        name = found[1].rstrip("l")
+        instead = f": write {_ON_DEVICE[name]}" if name in _ON_DEVICE else ""
+        return f"__builtin_{found[1]} is of the host's compiler; device code has intrinsics of its own{instead}."
     return ""
+
+
+_BUILTIN = re.compile(r'identifier "__builtin_(\w+)" is undefined')
+_ON_DEVICE = {
+    "ctz": "__ffs(x) - 1 (__ffsll for 64 bits)", "clz": "__clz(x) (__clzll)", "popcount": "__popc(x) (__popcll)",
+    "ffs": "__ffs(x) (__ffsll)", "bswap32": "__byte_perm(x, 0, 0x0123)",
+}  # fmt: skip
+"""What host compilers spell __builtin_..., as device code spells it."""

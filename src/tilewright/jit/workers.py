@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+from .locks import lock
+
 AWAKE = 0.5
 """Seconds after which whoever waits looks for a Ctrl-C: one that comes just before the wait does not end it."""
 
@@ -66,7 +68,7 @@ class Worker:
 
 _idle: dict[str, list[Worker]] = {}
 """By module."""
-_idle_lock = threading.Lock()
+_idle_lock = lock()
 
 
 @contextlib.contextmanager

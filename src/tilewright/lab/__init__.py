@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bank_lines import banks_of
     from .bank_map import banks, swizzle_strides
     from .exercise import check_kernel
     from .inspection import inspect, inspect_diff, inspect_space
     from .own_timing import time_own
     from .profiling import profile
-    from .residency import occupancy
+    from .residency import occupancy, occupancy_of
     from .rooflines import roofline
     from .rung_source import show
     from .starters import new_kernel
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "banks": ".bank_map",
+    "banks_of": ".bank_lines",
     "claims": ".statements",
     "check_kernel": ".exercise",
     "inspect": ".inspection",
@@ -30,6 +32,7 @@ _LAZY = {
     "inspect_space": ".inspection",
     "new_kernel": ".starters",
     "occupancy": ".residency",
+    "occupancy_of": ".residency",
     "profile": ".profiling",
     "roofline": ".rooflines",
     "show": ".rung_source",
@@ -39,6 +42,7 @@ _LAZY = {
 
 __all__ = [
     "banks",
+    "banks_of",
     "check_kernel",
     "claims",
     "inspect",
@@ -46,6 +50,7 @@ __all__ = [
     "inspect_space",
     "new_kernel",
     "occupancy",
+    "occupancy_of",
     "profile",
     "roofline",
     "show",

@@ -12,7 +12,8 @@ import numpy as np
 from ..errors import TilewrightError
 from ..gemm.family import plan_for
 from ..gemm.problem import GemmProblem
-from ..jit.device import Device, device, executor_for
+from ..jit.device import Device, device
+from ..jit.gpu_executor import executor_for
 from ..jit.timing import Start
 from .check import UNIT_ROUNDOFF, Guarded, reference
 from .climb_gpu import origin_of

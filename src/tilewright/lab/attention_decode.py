@@ -10,11 +10,13 @@ import numpy as np
 from ..arrays.dtypes import DTYPE_NAMES
 from ..attn.attention import attention
 from ..attn.explain import explain_attention
+from ..attn.family import plan_attention
 from ..attn.problem import AttentionProblem
 from ..errors import MissingDependency, install
 from ..gpus import Gpu
 from ..jit.device import device
 from ..jit.timing import Start
+from ..plan.plan import Plan
 from .attention_check import attention_reference, check_attention
 from .attention_gpu import REFERENCES
 from .bench import time_pairs
@@ -36,6 +38,11 @@ def decode_problem(case: dict[str, Any]) -> AttentionProblem:
         case["batch"], case["heads"], case["queries"], case["keys"], case["d_head"], heads_kv=case["heads_kv"],
         dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
     )  # fmt: skip
+
+
+def planned(case: dict[str, Any], gpu: Gpu) -> Plan:
+    """Return what a case would run now."""
+    return plan_attention(decode_problem(case), gpu)
 
 
 def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:

@@ -19,7 +19,9 @@ from ..attn.rungs import find_attention_rung, parse_config
 from ..errors import install
 from ..gpus import Gpu
 from ..jit import CompiledKernel
-from ..jit.device import Device, Prepared, bound_to, device, executor_for
+from ..jit.device import Device, bound_to, device
+from ..jit.gpu_executor import executor_for
+from ..jit.loaded import Prepared
 from ..jit.timing import Start
 from .attention import AttentionStep, attention_record, prepare_attention, run_attention_checked
 from .bench import time_pairs

@@ -88,6 +88,8 @@ def banks(
     (ldmatrix, 16 bytes per lane) or copy (cp.async). swizzle: (bits, base, shift), applied to the element. Raises
     InvalidOperand.
     """
+    if stride is not None and not isinstance(stride, int):
+        raise InvalidOperand(f"stride={stride!r} is not a whole number. A kernel's accesses: banks_of({stride!r}).")
     if access not in ACCESSES:
         raise InvalidOperand(f"access={access!r} is not one of {', '.join(ACCESSES)}.")
     nbytes = item * width

@@ -45,7 +45,7 @@ class Timing:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """By linear interpolation between the closest ranks. `share` in 0..1."""
+    """Interpolate linearly between the closest ranks. `share` in 0..1."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 
 from ..errors import WrongResult
 from ..gemm.problem import GemmProblem
-from ..jit.device import Device, device, executor_for
+from ..jit.device import Device, device
+from ..jit.gpu_executor import executor_for
 from .bench import time_pairs
 from .beside_torch import Sets, both, needed_torch, record_of, verdict
 from .ground import Buffers, Ground

@@ -18,6 +18,7 @@ from ..gemm.matmul import matmul
 from ..gemm.problem import GemmProblem
 from ..gpus import Gpu
 from ..jit.device import device
+from ..plan.plan import Plan
 from .bench import pci_bus_id, time_pairs
 from .climb_gpu import driver_version
 from .energy import EnergyMeter, run_in_turns
@@ -109,6 +110,11 @@ def problem_of(case: Mapping[str, Any]) -> GemmProblem:
     """The product of a case."""
     m, n, k, batch = shape_of(case)
     return GemmProblem.dense(m, n, k, layout=case["layout"], dtype=case["dtype"], batch=batch)
+
+
+def planned(case: Mapping[str, Any], gpu: Gpu) -> Plan:
+    """Return what a case would run now."""
+    return plan_for(problem_of(case), gpu)
 
 
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:

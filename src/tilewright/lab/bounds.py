@@ -30,15 +30,10 @@ def bound(intensity: float, gpu: Gpu, peak_tflops: float | None = None) -> Bound
     return Bound(intensity, min(peak, memory), "memory" if memory < peak else "compute")
 
 
-def compulsory(problem: GemmProblem, gpu: Gpu) -> Bound:
-    """With every operand moved once: the bound of the problem, whatever the kernel."""
-    return bound(problem.intensity, gpu, peak_tflops(gpu, problem.kind))
-
-
 def tiled_bytes(problem: GemmProblem, tile_m: int, tile_n: int) -> int:
-    """Bytes that blocks of tile_m x tile_n ask of global memory: A once a column of tiles, B once a row, C, out.
+    """Bytes that blocks of tile_m x tile_n ask of global memory: A once per column of tiles, B once per row, C, out.
 
-    In fp32, with one element a block (tile 1 x 1) and C read this is GEMM-A's 0.25 FLOP/B, with 32 x 32 its 7.94.
+    In fp32, with one element per block (tile 1 x 1) and C read this is GEMM-A's 0.25 FLOP/B, with 32 x 32 its 7.94.
     """
     columns, rows = -(-problem.n // tile_n), -(-problem.m // tile_m)
     moved = problem.m * problem.k * columns + problem.k * problem.n * rows

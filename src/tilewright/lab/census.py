@@ -77,7 +77,7 @@ def _files(root: Path, case: Mapping[str, Any]) -> list[Path]:
 
 
 def file_census(path: Path, root: Path, include: list[Path]) -> list[dict[str, Any]]:
-    """What becomes of each kernel of a file."""
+    """Return what becomes of each kernel of a file."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     folders = [path.parent, *include]
     texts = [text, *(body for _, body in gather(text, folders, leave=True) if "__global__" in body)]
@@ -119,7 +119,7 @@ def kernels_of(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _defined(text: str, opening: int) -> bool:
-    """Whether a body follows the parameters that open here."""
+    """Return whether a body follows the parameters that open here."""
     depth = 0
     for at in range(opening, len(text)):
         depth += (text[at] == "(") - (text[at] == ")")
@@ -198,7 +198,7 @@ def _compiled(text: str, names: list[str], path: Path, folders: list[Path]) -> s
 
 
 def _told(name: str, ptx: str | CompileError, number: int) -> dict[str, Any]:
-    """How far a kernel came, and why no further."""
+    """Return how far a kernel came, and why no further."""
     told = {"name": name, "there": 1, "compiled": 0, "known": 0, "ran": 0, "why": "", "faults": []}
     if isinstance(ptx, CompileError):
         return told | {"why": _first_line(ptx)}

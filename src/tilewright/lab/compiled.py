@@ -53,7 +53,7 @@ def _opcodes(name: str, config: str, gpu: str) -> dict[str, int]:
     """Return how often some opcodes are in the whole kernel."""
     rung, board = every_rung(name), find_gpu(gpu)
     assert rung is not None
-    subject = of_rung(rung, read_config(rung, config, board.arch), board)
+    subject = of_rung(rung, read_config(rung, config, board.arch), board.arch)
     opcodes = [instruction.opcode for instruction in listings(subject.cubin)[subject.entry]]
     return {
         counted: sum(opcode == counted or opcode.startswith(f"{counted}.") for opcode in opcodes)

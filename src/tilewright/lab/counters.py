@@ -16,7 +16,7 @@ from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses
 from ..gemm.rungs import find_rung
 from ..gpus import Gpu
-from ..jit.device import executor_for
+from ..jit.gpu_executor import executor_for
 from .climb_gpu import driver_version
 from .ladder import (
     Progress,
@@ -133,10 +133,25 @@ def counter_records(suite: str, steps: Sequence[Step], gpu: Gpu, say: Progress =
 
 
 def _compared(step: Step, read: Mapping[str, float], gpu: Gpu) -> dict[str, Any]:
-    hardware = {name: int(value) for name, value in read.items()}
-    hardware["shared_load_instructions"] += hardware.pop("ldmatrix_instructions")
     (record,) = climb_on_emulator([step], gpu, suite="counters")
-    emulated = record["result"]["counters"]
+    record["result"] = {"right": record["result"]["right"]} | compared(read, record["result"]["counters"])
+    record["provenance"] = provenance(machine_kind="gpu", gpu=gpu.name, driver=driver_version())
+    return record
+
+
+_RATIOS = {
+    "sectors_per_load": ("global_load_sectors", "global_load_requests"),
+    "sectors_per_store": ("global_store_sectors", "global_store_requests"),
+    "wavefronts_per_shared_load": ("shared_load_wavefronts", "shared_load_instructions"),
+    "wavefronts_per_shared_store": ("shared_store_wavefronts", "shared_store_instructions"),
+}
+
+
+def compared(read: Mapping[str, float], emulated: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """The counts of METRICS by the hardware (`read`) and by the emulator (its Counters), and the ratios that must
+    agree; a ratio is None where there was no access."""
+    hardware = {name: int(read[name]) for name in METRICS}
+    hardware["shared_load_instructions"] += hardware.pop("ldmatrix_instructions")
     mine = {
         "global_load_requests": emulated["global_load_requests"] + emulated["async_copy_requests"],
         "global_load_sectors": emulated["global_load_sectors"] + emulated["async_copy_sectors"],
@@ -147,22 +162,10 @@ def _compared(step: Step, read: Mapping[str, float], gpu: Gpu) -> dict[str, Any]
     def ratio(side: dict[str, int], part: str, whole: str) -> float | None:
         return side[part] / side[whole] if side[whole] else None
 
-    pairs = {
-        "sectors_per_load": ("global_load_sectors", "global_load_requests"),
-        "sectors_per_store": ("global_store_sectors", "global_store_requests"),
-        "wavefronts_per_shared_load": ("shared_load_wavefronts", "shared_load_instructions"),
-        "wavefronts_per_shared_store": ("shared_store_wavefronts", "shared_store_instructions"),
+    ratios = {
+        name: {"hardware": ratio(hardware, *pair), "emulator": ratio(mine, *pair)} for name, pair in _RATIOS.items()
     }
-    record["result"] = {
-        "right": record["result"]["right"],
-        "hardware": hardware,
-        "emulator": mine,
-        "ratios": {
-            name: {"hardware": ratio(hardware, *pair), "emulator": ratio(mine, *pair)} for name, pair in pairs.items()
-        },
-    }
-    record["provenance"] = provenance(machine_kind="gpu", gpu=gpu.name, driver=driver_version())
-    return record
+    return {"hardware": hardware, "emulator": mine, "ratios": ratios}
 
 
 def _launch_each(launches: Sequence[str]) -> None:

@@ -24,14 +24,17 @@ from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS, EVERY_RUNG
 from ..attn.split import SplitRung
+from ..errors import InvalidOperand
 from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
-from ..gemm.rungs import GEMM_RUNGS, rungs_for
+from ..gemm.rungs import GEMM_RUNGS, rungs_beside, rungs_for
+from ..gpus import find_gpu
 from ..grouped.rungs import GROUPED_RUNGS
 from ..jit.source import CUDA_ROOT, gather
 from ..plan.estimate import FITTED
 from ..tuning.fused import with_epilogue
+from .kinds import KINDS
 
 AnyRung = Rung | AttentionRung
 HashedRung = AnyRung | BackwardRung
@@ -114,7 +117,10 @@ def suite_hash(suite: dict[str, Any]) -> str:
 
 
 def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
-    """The rungs that a record's case may have run: its own, none for a peer, else all of its type and precision."""
+    """The rungs that a record's case may have run: its own, none for a peer, else all of its type and precision.
+
+    Random shapes, which a case with a seed has, may be so thin that they run the rungs of no ladder too.
+    """
     name = str(case.get("rung", ""))
     every: tuple[HashedRung, ...] = (*GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG, *BACKWARD_RUNGS)
     if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
@@ -123,7 +129,9 @@ def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
         return ()
     if "d_head" in case:
         return ATTENTION_RUNGS
-    return rungs_for(case.get("dtype", "f32"), case.get("precision", "ieee")) or GEMM_RUNGS
+    wanted = case.get("dtype", "f32"), case.get("precision", "ieee")
+    thin = rungs_beside(*wanted) if "seed" in case else ()
+    return (*rungs_for(*wanted), *thin) or GEMM_RUNGS
 
 
 def case_hash(suite: dict[str, Any], case: dict[str, Any]) -> str:
@@ -145,13 +153,14 @@ def stamp(
 
 UNKNOWN = "made before records carried hashes"
 CHANGED = "its kernels have changed since"
+REPLANNED = "its plan has changed since"
 REFITTED = "the table or the model's constants have changed since"
 REDEFINED = "its suite has changed since"
 NO_SUITE = "no suite makes these records, so they are not measured again"
 
 
 def why_stale(record: dict[str, Any], suite: dict[str, Any] | None) -> str:
-    """Why a record may no longer hold, in a few words; "" where its kernels and its suite are what they were."""
+    """Why a record may no longer hold, in a few words; "" where its kernels, its plan and its suite are the same."""
     origin = record["provenance"]
     if suite is None:
         return NO_SUITE
@@ -159,8 +168,26 @@ def why_stale(record: dict[str, Any], suite: dict[str, Any] | None) -> str:
         return UNKNOWN
     if origin["kernels"] != measured_hash(record["case"]):
         return REFITTED if _is_of_the_model(record["case"]) else CHANGED
-    if origin["suite"] == suite_hash(suite) or origin.get("case") in {
-        case_hash(suite, case) for case in suite["cases"]
-    }:
-        return ""
-    return REDEFINED
+    named = _named_cases(json.dumps(suite))
+    case = named.get(origin.get("case", ""))
+    if case is None:
+        return "" if origin["suite"] == suite_hash(suite) else REDEFINED
+    return REPLANNED if _is_replanned(record, KINDS[suite["kind"]].planned, case) else ""
+
+
+@lru_cache(maxsize=64)
+def _named_cases(suite: str) -> dict[str, dict[str, Any]]:
+    read = json.loads(suite)
+    return {case_hash(read, case): case for case in read["cases"]}
+
+
+def _is_replanned(record: dict[str, Any], planned: Any, case: dict[str, Any]) -> bool:
+    """Return whether a call would now run another kernel or config than was measured, on the same GPU."""
+    if planned is None or "rung" not in record["case"]:
+        return False
+    try:
+        plan = planned(case, find_gpu(record["provenance"]["gpu"]))
+    except InvalidOperand:  # a GPU whose figures nobody listed
+        return False
+    ran = record["case"]
+    return plan is not None and (ran["rung"], ran["config_text"]) != (plan.rung.id, str(plan.config))

@@ -20,13 +20,13 @@ from math import exp, log
 from statistics import fmean, median, quantiles
 from typing import Any, NamedTuple
 
+from ..attn.config import AttentionConfig
 from ..attn.family import ATTENTION
 from ..attn.problem import AttentionProblem
-from ..attn.rung import AttentionConfig
 from ..attn.rungs import find_attention_rung
-from ..gemm.config import GemmConfig
-from ..gemm.family import PRODUCTS, GemmEntry, in_parts
-from ..gemm.options import CONFIGS
+from ..gemm.config import GemmConfig, in_parts
+from ..gemm.family import PRODUCTS, GemmEntry
+from ..gemm.presets import CONFIGS
 from ..gemm.problem import GemmProblem
 from ..gemm.rungs import find_rung
 from ..gpus import GPUS
@@ -195,7 +195,7 @@ def fitted(cases: Sequence[Case], start: Mapping[str, Fit], say: Callable[[str],
 
 
 def speeds(cases: Sequence[Case], fit: Mapping[str, Fit]) -> dict[str, float]:
-    """Return how fast each of the options (gemm/options.py) is over what the model says, next to the others of its
+    """Return how fast each of the presets (gemm/presets.py) is over what the model says, next to the others of its
     cases."""
     known = {speed_key(find_rung(name).id, config) for configs in CONFIGS.values() for name, config in configs}
     misses: dict[str, list[float]] = {}
@@ -223,8 +223,8 @@ def losses(cases: Sequence[Case], fit: Mapping[str, Fit]) -> list[float]:
     return found
 
 
-def option_losses(cases: Sequence[Case], fit: Mapping[str, Fit], speed: Mapping[str, float]) -> list[float]:
-    """The same among the options alone, each with its speed."""
+def preset_losses(cases: Sequence[Case], fit: Mapping[str, Fit], speed: Mapping[str, float]) -> list[float]:
+    """The same among the presets alone, each with its speed."""
     found = []
     known = {speed_key(find_rung(name).id, config) for configs in CONFIGS.values() for name, config in configs}
     for case in cases:
@@ -277,7 +277,7 @@ def misses(
         found = [
             ("the model, among all measured", losses(own, fit)),
             ("the model, fitted to the other half", held_out.get(kind, [])),
-            ("the model, among the options", option_losses(own, fit, speed)),
+            ("the model, among the options", preset_losses(own, fit, speed)),
         ]
         if kind in CONFIGS:
             found.append(("neighbours' times, the class left out", neighbour_losses(kind)))

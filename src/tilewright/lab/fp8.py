@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..gemm.call import Options, read_call
+from ..gemm.call import Call, Options, read_call
 from ..gemm.explain import explain
 from ..gemm.fusion import request
 from ..gemm.matmul import matmul
 from ..gemm.problem import SCALE_BLOCK
 from ..gpus import Gpu
+from ..plan.plan import Plan
 from .bench import time_pairs
 from .ladder import Progress, silent
 from .origin import torch_origin
@@ -59,15 +60,26 @@ def make_arrays(torch: Any, case: Mapping[str, Any], device: str) -> Arrays:
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
     """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
-        m, n, k = case["m"], case["n"], case["k"]
-        deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
-        of_a, of_b = {"tensor": ((), ()), "rows": ((m, 1), (1, n)), "blocks": ((m, deep), (deep, wide))}[case["scales"]]
-        scaled = [(of_a, of_b), *([((), ())] if case["scales"] == "blocks" else [])]
-        a, b, out = absent("a", (m, k), "e4m3"), absent("b", (k, n), "e4m3", True), absent("out", (m, n), "bf16")
-        for one, other in scaled:
-            scales = absent("a_scale", one, "f32", bool(one)), absent("b_scale", other, "f32", bool(other))
-            asked = request(None, None, None, None, None, None, {}, *scales)
-            yield from of_call(read_call(a, b, None, 1.0, None, out, Options(), asked), gpu)
+        for call in _calls(case):
+            yield from of_call(call, gpu)
+
+
+def planned(case: Mapping[str, Any], gpu: Gpu) -> Plan:
+    """Return what a case would run now."""
+    return next(_calls(case)).plan(gpu)
+
+
+def _calls(case: Mapping[str, Any]) -> Iterator[Call]:
+    """The call of a case, then what it is timed beside of ours."""
+    m, n, k = case["m"], case["n"], case["k"]
+    deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+    of_a, of_b = {"tensor": ((), ()), "rows": ((m, 1), (1, n)), "blocks": ((m, deep), (deep, wide))}[case["scales"]]
+    scaled = [(of_a, of_b), *([((), ())] if case["scales"] == "blocks" else [])]
+    a, b, out = absent("a", (m, k), "e4m3"), absent("b", (k, n), "e4m3", True), absent("out", (m, n), "bf16")
+    for one, other in scaled:
+        scales = absent("a_scale", one, "f32", bool(one)), absent("b_scale", other, "f32", bool(other))
+        asked = request(None, None, None, None, None, None, {}, *scales)
+        yield read_call(a, b, None, 1.0, None, out, Options(), asked)
 
 
 def whole_scale(torch: Any, scale: Any, shape: tuple[int, int]) -> Any:

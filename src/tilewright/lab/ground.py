@@ -14,7 +14,9 @@ from ..arrays.dtypes import ITEM_BYTES
 from ..errors import WrongResult, install
 from ..gemm.problem import GemmProblem
 from ..jit import CompiledKernel
-from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
+from ..jit.device import Device, bound_to
+from ..jit.gpu_executor import GpuExecutor, executor_for
+from ..jit.loaded import Prepared
 from ..jit.timing import Start
 from ..run.program import Program
 from .bench import time_pairs

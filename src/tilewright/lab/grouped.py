@@ -9,8 +9,9 @@ import numpy as np
 
 from ..gemm.problem import SCALE_BLOCK
 from ..gpus import Gpu
-from ..grouped.call import read_grouped
+from ..grouped.call import GroupedCall, read_grouped
 from ..grouped.matmul import grouped_matmul
+from ..plan.plan import Plan
 from .bench import time_pairs
 from .fp8 import LOSS, whole_scale
 from .ladder import Progress, silent
@@ -88,21 +89,30 @@ def _of_fp8(
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
     """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
-        sizes, n, k, dtype = sizes_of(case), case["n"], case["k"], case["dtype"]
-        rows, groups, made = sum(sizes), len(sizes), dtype if dtype == "f16" else "bf16"
-        if case["form"] == "k":
-            a, b = absent("a", (k, rows), dtype, True), absent("b", (rows, n), dtype)
-            out = absent("out", (groups, k, n), made)
-        else:
-            a, b = absent("a", (rows, k), dtype), absent("b", (groups, k, n), dtype, case["layout"] == "nt")
-            out = absent("out", (rows, n), made)
-        deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
-        of_b = absent("b_scale", (groups, deep, wide), "f32", True)
-        scales = {
-            "rows": (absent("a_scale", (rows, 1), "f32"), absent("b_scale", (groups, 1, n), "f32")),
-            "blocks": (absent("a_scale", (rows, deep), "f32", True), of_b),
-        }.get(case.get("scales", ""), (None, None))
-        yield from of_call(read_grouped(a, b, np.cumsum(sizes), out, None, (None, None), *scales), gpu)
+        yield from of_call(_call(case), gpu)
+
+
+def planned(case: Mapping[str, Any], gpu: Gpu) -> Plan:
+    """Return what a case would run now."""
+    return _call(case).plan(gpu)
+
+
+def _call(case: Mapping[str, Any]) -> GroupedCall:
+    sizes, n, k, dtype = sizes_of(case), case["n"], case["k"], case["dtype"]
+    rows, groups, made = sum(sizes), len(sizes), dtype if dtype == "f16" else "bf16"
+    if case["form"] == "k":
+        a, b = absent("a", (k, rows), dtype, True), absent("b", (rows, n), dtype)
+        out = absent("out", (groups, k, n), made)
+    else:
+        a, b = absent("a", (rows, k), dtype), absent("b", (groups, k, n), dtype, case["layout"] == "nt")
+        out = absent("out", (rows, n), made)
+    deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+    of_b = absent("b_scale", (groups, deep, wide), "f32", True)
+    scales = {
+        "rows": (absent("a_scale", (rows, 1), "f32"), absent("b_scale", (groups, 1, n), "f32")),
+        "blocks": (absent("a_scale", (rows, deep), "f32", True), of_b),
+    }.get(case.get("scales", ""), (None, None))
+    return read_grouped(a, b, np.cumsum(sizes), out, None, (None, None), *scales)
 
 
 def _scaled(torch: Any, operand: Any, scale: Any) -> Any:

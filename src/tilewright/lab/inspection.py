@@ -16,7 +16,7 @@ from ..gpus import occupancy as of_resources
 from . import sass_facts
 from .sass import Instruction, listings, loops
 from .shown import Grid, Shown
-from .subject import AnyConfig, Subject, every_rung, of_file, of_rung, problem_of, read_config
+from .subject import AnyConfig, Subject, every_rung, named, problem_of, read_config, subject_of
 
 WHOLE, REST = "all", "loop"
 _GROUPS = (*sass_facts.GROUPS, sass_facts.OTHER)
@@ -281,27 +281,6 @@ def _inspected(subject: Subject, gpu: Gpu, boards: bool) -> Inspection:
     )  # fmt: skip
 
 
-def _subject(
-    what: str | Path,
-    config: str | AnyConfig | None,
-    gpu: Gpu,
-    dtype: str | None,
-    d_head: int,
-    entry: str,
-    threads: int,
-    dynamic_shared: int,
-    include: Sequence[str | Path],
-) -> Subject:
-    rung = every_rung(str(what)) if not Path(what).is_file() else None
-    if rung is not None:
-        if entry or threads or dynamic_shared:
-            raise InvalidOperand(f"{rung.id} brings its entry and launch: entry, threads and shared are of files.")
-        return of_rung(rung, read_config(rung, config, gpu.arch, d_head), gpu, dtype, d_head)
-    if config is not None:
-        raise InvalidOperand(f"config is of a rung; {what} is not one. Its file says what it is compiled with.")
-    return of_file(Path(what), gpu, entry, threads, dynamic_shared, include)
-
-
 @suggests
 def inspect(
     what: str | Path,
@@ -318,13 +297,17 @@ def inspect(
 ) -> Inspection:
     """Return what a compiled kernel is made of. Needs no GPU, but a disassembler (the extra `disassembler`).
 
-    what: a rung ("f09", "a17"), or a .cu, .ptx or .cubin file. config: of a rung, a config or words (see
-    subject.read_config). dtype, d_head: of a rung's operands. entry, threads, shared, include: of a file: its kernel,
-    the launch's threads per block and bytes of dynamic shared memory, and folders of headers. boards: occupancy on all
-    known boards. Raises InvalidOperand, ConfigRejected, CompileError and MissingDependency.
+    what: a rung ("f09", "a17"; "f09:tile_k=8" with another config), or a .cu, .ptx or .cubin file. config: of a rung,
+    a config or words (see subject.read_config). dtype, d_head: of a rung's operands. entry, threads, shared, include:
+    of a file: its kernel, the launch's threads per block and bytes of dynamic shared memory, and folders of headers.
+    boards: occupancy on all known boards. Raises InvalidOperand, ConfigRejected, CompileError and MissingDependency.
     """
     board = find_gpu(gpu)
-    return _inspected(_subject(what, config, board, dtype, d_head, entry, threads, shared, include), board, boards)
+    subject = subject_of(
+        what, board.arch, config=config, dtype=dtype, d_head=d_head, entry=entry, threads=threads, shared=shared,
+        include=include,
+    )  # fmt: skip
+    return _inspected(subject, board, boards)
 
 
 _OF_FILES, _OF_RUNGS = ("entry", "threads", "shared", "include"), ("config", "dtype", "d_head")
@@ -337,7 +320,7 @@ def inspect_diff(what: str | Path, other: str | Path, *, other_entry: str = "", 
     Next to a rung, those of files (entry, threads, shared, include) go for the file alone, and those of rungs (config,
     dtype, d_head) for the rung alone.
     """
-    rungs = [every_rung(str(each)) is not None for each in (what, other)]
+    rungs = [named(each)[0] is not None for each in (what, other)]
     mixed = any(rungs) and not all(rungs)
 
     def meant(is_rung: bool) -> dict[str, Any]:

@@ -6,10 +6,10 @@ compiled in the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..attn.problem import AttentionProblem
 from ..attn.rungs import parse_config
@@ -37,6 +37,15 @@ class Run(NamedTuple):
     say: Progress
 
 
+class Planned(Protocol):
+    """A plan, or a step of one: what would run."""
+
+    @property
+    def rung(self) -> Any: ...
+    @property
+    def config(self) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of suites: what runs them, and `record_s`: about how many seconds one of its records takes."""
@@ -53,6 +62,8 @@ class Kind:
     """What compiles the kernels of all cases, where that is done at once before the first."""
     whole: bool = False
     """True where the cases of a suite are judged together, not one after another."""
+    planned: Callable[[Suite, Gpu], Planned | None] | None = None
+    """What a case would run now, where that is for the plan to choose; None for a case that names it."""
 
 
 def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
@@ -149,6 +160,17 @@ def _kernels(name: str) -> Callable[[Suite, Gpu], Iterable[Callable[[], object]]
     return lambda suite, gpu: _function(name)(suite["cases"], gpu)
 
 
+def _of(module: str) -> Any:
+    """Kind.kernels and Kind.planned by a module's functions of those names."""
+    planned = f"{module}.planned"
+    return {"kernels": _kernels(f"{module}.kernels"), "planned": lambda case, gpu: _function(planned)(case, gpu)}
+
+
+def _step(steps: Callable[[Suite, Gpu], Sequence[Planned]]) -> Callable[[Suite, Gpu], Planned | None]:
+    """Kind.planned by a function that makes the steps of a suite, whose cases are "planned" or name what runs."""
+    return lambda case, gpu: steps({"name": "", "cases": [case]}, gpu)[0] if case.get("planned") else None
+
+
 def _stalls(suite: Suite, run: Run) -> Records:
     records = _function("counters.stall_records")(steps_of(suite, run.gpu), run.gpu, run.say)
     return [record | {"suite": suite["name"]} for record in records]
@@ -173,15 +195,13 @@ def _compiled(suite: Suite, run: Run) -> Records:
 
 
 KINDS: dict[str, Kind] = {
-    "times": Kind(_times, 3),
-    "peers": Kind(_times, 8),
+    "times": Kind(_times, 3, planned=_step(steps_of)),
+    "peers": Kind(_times, 8, planned=_step(steps_of)),
     "products": Kind(_timed_cases("products.product_records"), 2),
-    "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 0.7, kernels=_kernels("beside_torch.kernels")),
-    "beside-cublaslt": Kind(
-        _timed_cases("beside_cublaslt.cublaslt_records"), 2, kernels=_kernels("beside_torch.kernels")
-    ),
-    "beside-copies": Kind(_timed_cases("beside_torch.copy_records"), 0.9, kernels=_kernels("beside_torch.kernels")),
-    "power": Kind(_timed_cases("beside_torch.power_records"), 6, kernels=_kernels("beside_torch.kernels")),
+    "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 0.7, **_of("beside_torch")),
+    "beside-cublaslt": Kind(_timed_cases("beside_cublaslt.cublaslt_records"), 2, **_of("beside_torch")),
+    "beside-copies": Kind(_timed_cases("beside_torch.copy_records"), 0.9, **_of("beside_torch")),
+    "power": Kind(_timed_cases("beside_torch.power_records"), 6, **_of("beside_torch")),
     "sweep": Kind(_sweep, 1.2, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
     "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 3),
     "accuracy": Kind(_cases("accuracy.accuracy_records"), 1),
@@ -190,7 +210,7 @@ KINDS: dict[str, Kind] = {
     "host": Kind(_cases("host.host_records"), 1),
     "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
     "cold": Kind(_cases("cold.cold_records"), 15),
-    "attention": Kind(_attention, 3, kernels=_attention_kernels),
+    "attention": Kind(_attention, 3, kernels=_attention_kernels, planned=_step(attention_steps)),
     "attention-backward": Kind(
         _timed_cases("backward_gpu.backward_records"),
         4,
@@ -198,23 +218,22 @@ KINDS: dict[str, Kind] = {
         kernels=_kernels("backward_gpu.kernels"),
     ),
     "attention-stalls": Kind(_attention_stalls, 3, kernels=_attention_kernels),
-    "attention-decode": Kind(
-        _timed_cases("attention_decode.attention_decode_records"), 5, kernels=_kernels("attention_decode.kernels")
-    ),
+    "attention-decode": Kind(_timed_cases("attention_decode.attention_decode_records"), 5, **_of("attention_decode")),
     "attention-packed": Kind(
         _timed_cases("attention_packed.packed_records"), 2, kernels=_kernels("attention_packed.kernels")
     ),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "sums": Kind(_timed_cases("sums.sums_records"), 38, kernels=_kernels("sums.kernels")),
     "blocks": Kind(_timed_cases("blocks.block_records"), 10),
-    "grouped": Kind(_timed_cases("grouped.grouped_records"), 4, kernels=_kernels("grouped.kernels")),
-    "fp8": Kind(_timed_cases("fp8.fp8_records"), 2, kernels=_kernels("fp8.kernels")),
+    "grouped": Kind(_timed_cases("grouped.grouped_records"), 4, **_of("grouped")),
+    "fp8": Kind(_timed_cases("fp8.fp8_records"), 2, **_of("fp8")),
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 1.5, parts=lambda suite: len(suite["cases"]), whole=True),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 8),
     "profile": Kind(_profile, 12, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "latency": Kind(_cases("latency.latency_records"), 2),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
     "corpus": Kind(_cases("corpus.corpus_records"), 5, ("gpu",), needs_gpu=False),
+    "strangers": Kind(_cases("corpus.strangers_records"), 4, ("gpu",), needs_gpu=False),
     "census": Kind(_cases("census.census_records"), 120, ("gpu",), needs_gpu=False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
     "model": Kind(_cases("fit_model.model_records"), 100, ("gpu",), lambda suite: 1, needs_gpu=False, whole=True),

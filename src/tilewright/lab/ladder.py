@@ -25,6 +25,7 @@ from .check import CheckResult, Guarded, check, numpy_product, reference
 from .numbers import from_stored, rounded, to_stored
 from .record import provenance
 from .resources import static_facts
+from .traffic import SECTOR, sectors_of
 
 Progress = Callable[["float | None", str], None]
 """Told how many steps are done (None: not known), and what runs now."""
@@ -244,14 +245,14 @@ def _padded_products(step: Step) -> int:
 def emulation_seconds(step: Step) -> float:
     """About how long the emulator takes for a step, on one core of a laptop: for a warning, not for a record.
 
-    Fitted to the ladders at 128, 256 and 512 cubed: sums over a ladder were 0.8 to 1.1 of the processor's time.
+    Fitted to the ladders at 256 and 512 cubed: sums over a ladder were 0.8 to 1.4 of the processor's time.
     """
     config, problem = step.config, step.problem
     if not isinstance(config, SimtConfig):  # tensor cores
-        return 0.15 + _padded_products(step) * 3.5e-9
+        return 0.12 + _padded_products(step) * 2.4e-9
     instructions = expected_instructions(step)
     tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n)
-    return 0.1 + instructions / 5.5e8 + instructions / (tiles * config.threads) * 8e-6
+    return 0.1 + instructions / 1.5e9 + instructions / (tiles * config.threads) * 6e-6
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -261,14 +262,15 @@ def _ratio(part: float, whole: float) -> float | None:
 def executed(counters: Any, problem: GemmProblem | AttentionProblem, gpu: Gpu) -> dict[str, Any]:
     """The figures of a ladder's table, from the emulator's counters (emu.Counters).
 
-    FLOP per byte counts the problem's operations against the sectors that all requests to global memory asked for;
+    FLOP per byte counts the problem's operations against the sectors that all requests to global memory asked for,
+    bulk copies too;
     the bound is the roofline's at that intensity, as if no cache helped, in shares of the peak of what multiplies.
     """
     classes = counters.by_class
     tensor, fp32, integer = (classes.get(name, 0) for name in ("tensor", "fp32", "int"))
     memory = sum(count for name, count in classes.items() if name.startswith("memory") or name == "async_copy")
-    sectors = counters.global_load_sectors + counters.global_store_sectors + counters.async_copy_sectors
-    intensity = problem.flops / (32 * sectors) if sectors else 0.0
+    moved = SECTOR * sum(map(sectors_of, counters.per_instruction))
+    intensity = problem.flops / moved if moved else 0.0
     peak = peak_tflops(gpu, problem.kind)
     roof = bound(intensity, gpu, peak)
     loads = counters.global_load_requests + counters.async_copy_requests

@@ -70,7 +70,8 @@ def latency_records(suite: str, cases: Sequence[dict[str, Any]], say: Progress =
 
     Raises DeviceError without a GPU.
     """
-    from ..jit.device import device, executor_for
+    from ..jit.device import device
+    from ..jit.gpu_executor import executor_for
     from .climb_gpu import driver_version
 
     where, records = device(0), []

@@ -21,7 +21,7 @@ from ..gemm.rungs import GEMM_RUNGS
 from ..jit import CompiledKernel, Launch, compile_source
 from ..jit.launch import Executor
 from ..jit.timing import Start
-from .exercise import Exercise, read_exercise
+from .exercise_lines import Exercise, read_exercise
 from .shown import Grid, Shown
 from .subject import every_rung
 
@@ -95,13 +95,18 @@ class _Memory:
 
 def place(exercise: Exercise, executor: Executor, arch: str, seed: int = 0) -> OwnLaunch:
     """Compile the exercise's kernel for `arch`, and put its arguments onto a device. Raises InvalidOperand."""
-    described = load(exercise.path, exercise.entry, executor.gpu.name if _listed(executor) else "H200", ())
+    gpu = executor.gpu.name if _listed(executor) else "H200"
+    described = load(exercise.path, exercise.entry, gpu, exercise.include)
     given, _, _ = exercise.values(seed)
     args = in_order(given, described)
     if exercise.path.suffix == ".ptx":
         raise InvalidOperand(f"{exercise.path}: PTX cannot be timed; give its CUDA C++.")
     kernel = compile_source(
-        exercise.text, entry=exercise.entry, arch=arch, name=str(exercise.path), include=[exercise.path.parent]
+        exercise.text,
+        entry=exercise.entry,
+        arch=arch,
+        name=str(exercise.path),
+        include=[exercise.path.parent, *exercise.include],
     )
     declared = decoded(described.ptx, described.entry).entry.parameters
     packed = pack(args, declared, kernel.types, _Memory(executor), seed)  # type: ignore[arg-type]
@@ -169,7 +174,9 @@ def time_own(
     "cublas", on a product of the same sizes. Raises DeviceError without a GPU, WrongResult for a kernel that is not
     right, InvalidOperand.
     """
-    from ..jit.device import Prepared, bound_to, device, executor_for, need_gpu
+    from ..jit.device import bound_to, device, need_gpu
+    from ..jit.gpu_executor import executor_for
+    from ..jit.loaded import Prepared
     from .bench import time_pairs
 
     exercise = read_exercise(Path(path), sizes, entry)

@@ -10,7 +10,8 @@ from ..errors import WrongResult
 from ..gemm.family import plan_for
 from ..gemm.problem import GemmProblem
 from ..gemm.stages import program_for
-from ..jit.device import device, executor_for
+from ..jit.device import device
+from ..jit.gpu_executor import executor_for
 from ..plan.plan import Plan
 from ..run.program import Program
 from .climb_gpu import origin_of

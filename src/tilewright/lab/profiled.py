@@ -1,62 +1,82 @@
-"""The launches that Nsight Compute watches: one launch of a rung's or of a library's kernel, in a process of its own.
+"""The launches that Nsight Compute watches: one of a rung's, a file's or a library's kernel, in a process of its own.
 
 python -m tilewright.lab.profiled SPEC, where SPEC is what Target.spec gives.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..attn.problem import AttentionProblem
-from ..attn.rung import AttentionRung
 from ..errors import InvalidOperand, MissingDependency, WrongResult
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
-from .subject import every_rung
+from .exercise_lines import Exercise, read_exercise
+from .subject import every_rung, named, nearest_rung, read_config
 
 PEERS = {"cublas": "gemm", "flash": "attention", "cudnn": "attention"}
 """Other libraries' kernels: cuBLAS's, and FlashAttention-2's and cuDNN's as torch has them."""
 
 
+Problem = GemmProblem | AttentionProblem | Exercise
+
+
 @dataclass(frozen=True)
 class Target:
-    """A kernel and its problem. `what`: a rung's id, or one of PEERS."""
+    """A kernel and its problem. `what`: a rung's id, one of PEERS, or a file's path. `config`: of a rung, in words."""
 
     what: str
-    problem: GemmProblem | AttentionProblem
+    problem: Problem
+    config: str | None = None
 
     @property
     def spec(self) -> str:
         """All of it as one word."""
         p = self.problem
+        parts: tuple[Any, ...]
         if isinstance(p, GemmProblem):
-            parts: tuple[Any, ...] = ("gemm", self.what, p.m, p.n, p.k, p.layout, p.dtype, p.precision)
+            parts = ("gemm", self.what, self.config, p.m, p.n, p.k, p.layout, p.dtype, p.precision)
+        elif isinstance(p, AttentionProblem):
+            parts = ("attention", self.what, self.config, p.batch, p.heads_q, p.seq_q, p.d_head, p.dtype, p.is_causal)
         else:
-            parts = ("attention", self.what, p.batch, p.heads_q, p.seq_q, p.d_head, p.dtype, int(p.is_causal))
-        return ":".join(map(str, parts))
+            parts = ("own", self.what, None, p.entry, p.sizes)
+        return json.dumps(parts, separators=(",", ":"))
 
 
 def read_target(spec: str) -> Target:
     """The target that `Target.spec` wrote."""
-    kind, what, *rest = spec.split(":")
+    kind, what, config, *rest = json.loads(spec)
     if kind == "gemm":
-        m, n, k = map(int, rest[:3])
-        return Target(what, GemmProblem.dense(m, n, k, layout=rest[3], dtype=rest[4], precision=rest[5]))
-    batch, heads, seq, d_head = map(int, rest[:4])
-    return Target(what, AttentionProblem.dense(batch, heads, seq, seq, d_head, dtype=rest[4], is_causal=rest[5] == "1"))
+        m, n, k, layout, dtype, precision = rest
+        return Target(what, GemmProblem.dense(m, n, k, layout=layout, dtype=dtype, precision=precision), config)
+    if kind == "attention":
+        batch, heads, seq, d_head, dtype, causal = rest
+        problem = AttentionProblem.dense(batch, heads, seq, seq, d_head, dtype=dtype, is_causal=causal)
+        return Target(what, problem, config)
+    entry, sizes = rest
+    return Target(what, read_exercise(Path(what), sizes, entry))
 
 
-def kind_of(what: str) -> tuple[str, str]:
-    """("gemm" or "attention", the full name) of a rung or a peer. Raises InvalidOperand."""
+def kind_of(what: str) -> tuple[str, str, str | None]:
+    """("gemm", "attention" or "own", the full name, the config's words) of a rung, a peer or a .cu file.
+
+    Raises InvalidOperand.
+    """
     if what in PEERS:
-        return PEERS[what], what
-    rung = every_rung(what)
+        return PEERS[what], what, None
+    if what.endswith(".cu"):
+        return "own", what, None
+    rung, words = named(what)
     if rung is None:
-        raise InvalidOperand(f"{what!r} is neither a rung (tilewright rungs) nor one of {', '.join(PEERS)}.")
-    return ("gemm" if isinstance(rung, Rung) else "attention"), rung.id
+        known = f"a rung (tilewright rungs), one of {', '.join(PEERS)}, or a .cu file"
+        raise InvalidOperand(f"{what!r} is not {known}.{nearest_rung(what)}")
+    return ("gemm" if isinstance(rung, Rung) else "attention"), rung.id, words if words is None else str(words)
 
 
 def launcher(target: Target) -> Callable[[int], Any]:
@@ -65,50 +85,75 @@ def launcher(target: Target) -> Callable[[int], Any]:
 
     where = device(0)
     if isinstance(target.problem, GemmProblem):
-        return _product(target.what, target.problem, where)
-    return _attention(target.what, target.problem, where)
+        return _product(target, target.problem, where)
+    if isinstance(target.problem, AttentionProblem):
+        return _attention(target, target.problem, where)
+    return _own(target.problem, where)
 
 
-def _product(what: str, problem: GemmProblem, where: Any) -> Callable[[int], Any]:
-    from ..jit.device import executor_for
+def _own(exercise: Exercise, where: Any) -> Callable[[int], Any]:
+    from ..jit.device import bound_to
+    from ..jit.gpu_executor import executor_for
+    from ..jit.loaded import Prepared
+    from .own_timing import place
+
+    own = place(exercise, executor_for(where.ordinal), where.arch.name)
+    with bound_to(where.ordinal):
+        ready = Prepared(own.kernel, own.launch, where.ordinal)
+    return partial(ready.launch, own.launch.params, maps=own.launch.maps)
+
+
+def _product(target: Target, problem: GemmProblem, where: Any) -> Callable[[int], Any]:
+    from ..jit.gpu_executor import executor_for
     from .ground import make_buffers, rung_launcher
     from .ladder import Step, values_of
     from .reference import needed_reference
 
     buffers = make_buffers(problem, executor_for(where.ordinal), 0)
-    if what in PEERS:
+    if target.what in PEERS:
         prepare = needed_reference(where.ordinal).for_values(values_of(problem))
         if prepare is None:
             raise MissingDependency(f"cuBLAS is not known to multiply {problem.kind} here.")
         return prepare(buffers.a, buffers.b, buffers.out, problem.layout)
-    return rung_launcher(Step(_rung(what), _config(what, problem, where), problem), where)(buffers)
+    return rung_launcher(Step(_rung(target), _config(target, problem, where), problem), where)(buffers)
 
 
-def _config(what: str, problem: GemmProblem, where: Any) -> Any:
+def _config(target: Target, problem: GemmProblem | AttentionProblem, where: Any) -> Any:
+    """The config that the target names; else the plan's for a product, and attention's default."""
     from ..gemm.family import plan_for
 
-    return plan_for(problem, where.gpu, what).config
+    if target.config is not None:
+        d_head = problem.d_head if isinstance(problem, AttentionProblem) else 128
+        return read_config(_any_rung(target), target.config, where.arch, d_head)
+    if isinstance(problem, GemmProblem):
+        return plan_for(problem, where.gpu, target.what).config
+    return _any_rung(target).default(problem, where.arch)
 
 
-def _rung(what: str) -> Rung:
-    rung = every_rung(what)
+def _any_rung(target: Target) -> Any:
+    rung = every_rung(target.what)
+    assert rung is not None
+    return rung
+
+
+def _rung(target: Target) -> Rung:
+    rung = _any_rung(target)
     assert isinstance(rung, Rung)
     return rung
 
 
-def _attention(what: str, problem: AttentionProblem, where: Any) -> Callable[[int], Any]:
+def _attention(target: Target, problem: AttentionProblem, where: Any) -> Callable[[int], Any]:
     from .attention import AttentionStep
     from .attention_gpu import find_sdpa, launches_of, make_buffers
 
     buffers = make_buffers(problem, where.ordinal, 0)
-    if what in PEERS:
+    if target.what in PEERS:
         references, why_not = find_sdpa(where.ordinal)
-        if what not in references:
+        if target.what not in references:
             raise MissingDependency(why_not)
-        return references[what](problem, buffers)
-    rung = every_rung(what)
-    assert isinstance(rung, AttentionRung)
-    step = AttentionStep(rung, rung.default(problem, where.arch), problem)
+        return references[target.what](problem, buffers)
+    rung = _any_rung(target)
+    step = AttentionStep(rung, _config(target, problem, where), problem)
     (launch,) = launches_of(step, rung.compile(problem, step.config, where.arch), [buffers], where.ordinal)
     return launch
 
@@ -119,27 +164,32 @@ def small_step(target: Target, small: int, where: Any) -> Any:
     from .attention_gpu import small_problem
     from .ladder import Step
 
-    p, rung = target.problem, every_rung(target.what)
+    p = target.problem
+    assert not isinstance(p, Exercise)
+    config = _config(target, p, where)
     if isinstance(p, GemmProblem):
         cube = GemmProblem.dense(small, small, small, layout=p.layout, dtype=p.dtype, precision=p.precision)
-        return Step(_rung(target.what), _config(target.what, p, where), cube)
-    assert isinstance(rung, AttentionRung)
-    config = rung.default(p, where.arch)
-    return AttentionStep(rung, config, small_problem(p, config))
+        return Step(_rung(target), config, cube)
+    return AttentionStep(_any_rung(target), config, small_problem(p, config))
 
 
-def judge(target: Target, small: int) -> bool | None:
-    """Check a rung by float64 on a problem near `small`; None for a peer.
+def judge_target(target: Target, small: int) -> bool | None:
+    """Check a rung by float64 on a problem near `small`, a file by what it says; None for a peer.
 
     Raises WrongResult: the counters of a wrong kernel mean nothing.
     """
-    from ..jit.device import device, executor_for
+    from ..jit.device import device
+    from ..jit.gpu_executor import executor_for
+    from .own_timing import judge, place
 
     if target.what in PEERS:
         return None
-    where = device(0)
+    where, executor = device(0), executor_for(0)
+    if isinstance(target.problem, Exercise):
+        judge(target.problem, place(target.problem, executor, where.arch.name), executor)
+        return True
     step = small_step(target, small, where)
-    verdict = step.run_checked(step.compile(where.arch), executor_for(0), step.prepare())
+    verdict = step.run_checked(step.compile(where.arch), executor, step.prepare())
     if not verdict.ok:
         raise WrongResult(f"{target.what} is wrong ({verdict.reason}), so it is not profiled.")
     return True
@@ -147,7 +197,8 @@ def judge(target: Target, small: int) -> bool | None:
 
 def main(specs: list[str]) -> None:
     """Launch each once before the profiler is started, and once after."""
-    from ..jit.device import bound_to, check, driver, executor_for
+    from ..jit.device import bound_to, check, driver
+    from ..jit.gpu_executor import executor_for
 
     api, stream = driver(), executor_for(0).stream
     for spec in specs:

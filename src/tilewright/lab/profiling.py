@@ -7,17 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..attn.problem import AttentionProblem
 from ..errors import InvalidOperand, MissingDependency, TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
-from .counters import PIPES, STALLS
+from ..gpus import Gpu
+from .counters import METRICS, PIPES, STALLS, compared
+from .exercise_lines import Exercise, read_exercise
 from .ladder import Progress, silent
-from .profiled import PEERS, Target, judge, kind_of, launcher
+from .own_timing import product_of
+from .profiled import PEERS, Problem, Target, judge_target, kind_of, launcher
 from .record import provenance
 from .shown import Grid, Shown
 from .subject import every_rung, problem_of
@@ -142,54 +146,79 @@ class ProfileReport(Shown):
 
 def targets(
     names: Sequence[str], *, size: int = 4096, dtype: str | None = None, layout: str = "nn", batch: int = 4,
-    heads: int = 16, d_head: int = 128, causal: bool = False,
+    heads: int = 16, d_head: int = 128, causal: bool = False, entry: str | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> tuple[Target, ...]:  # fmt: skip
-    """The kernels to profile, all of one problem: m = n = k, or queries and keys, of `size`.
+    """The kernels to profile, all of one problem: m = n = k, or queries and keys, of `size`; next to a file, a product
+    of the file's sizes. entry, sizes: of a file, as in time_own.
 
     Raises InvalidOperand for an unknown name, and for products and attention together.
     """
     found = [kind_of(name) for name in names]
-    if len({kind for kind, _ in found}) != 1:
+    own = {name: read_exercise(Path(name), sizes, entry) for kind, name, _ in found if kind == "own"}
+    kinds = {kind for kind, *_ in found} - {"own"}
+    if len(kinds) > 1:
         raise InvalidOperand(f"{', '.join(names)}: name products or attention, not both.")
-    first = next((rung for _, name in found if (rung := every_rung(name)) is not None), None)
-    problem: GemmProblem | AttentionProblem
-    if found[0][0] == "gemm":
-        like = problem_of(first, dtype) if isinstance(first, Rung) else GemmProblem.dense(8, 8, 8, dtype=dtype or "f32")
-        problem = GemmProblem.dense(size, size, size, layout=layout, dtype=like.dtype, precision=like.precision)
-    else:
+    if sizes and not own:
+        raise InvalidOperand("sizes replace those of a .cu file: name one, or give size.")
+    problem: Problem | None = None
+    if "gemm" in kinds:
+        first = next((rung for _, name, _ in found if (rung := every_rung(name)) is not None), None)
+        if own:
+            problem = product_of(next(iter(own.values())))
+        else:
+            like = problem_of(first, dtype) if isinstance(first, Rung) else None
+            kind = like.dtype if like is not None else dtype or "f32"
+            precision = like.precision if like is not None else "ieee"
+            problem = GemmProblem.dense(size, size, size, layout=layout, dtype=kind, precision=precision)
+    elif kinds:
         problem = AttentionProblem.dense(batch, heads, size, size, d_head, dtype=dtype or "bf16", is_causal=causal)
-    return tuple(Target(name, problem) for _, name in found)
+    return tuple(Target(name, own.get(name) or problem, config) for _, name, config in found)  # type: ignore[arg-type]
 
 
-def _described(problem: GemmProblem | AttentionProblem) -> str:
+def _described(problem: Problem) -> str:
     if isinstance(problem, GemmProblem):
         return f"{problem.kind} {problem.layout.upper()} {problem.m} x {problem.n} x {problem.k}"
+    if isinstance(problem, Exercise):
+        return f"{problem.entry}, {', '.join(f'{name} = {value}' for name, value in problem.sizes.items())}"
     mask = ", causal" if problem.is_causal else ""
     shape = f"{problem.batch} x {problem.heads_q} x {problem.seq_q} x {problem.d_head}"
     return f"attention {problem.dtype} {shape}{mask}"
 
 
-def watch(target: Target, ordinal: int = 0) -> tuple[str, dict[str, float]]:
-    """(kernel, metrics) of one launch, in a process of its own. Raises MissingDependency without Nsight Compute."""
+def watch(target: Target) -> tuple[str, dict[str, float]]:
+    """(kernel, metrics) of one launch, without those that its Nsight Compute does not know. Raises what read_once
+    raises."""
+    failures = []
+    for metrics in (KNOWN | MORE | HOPPER, KNOWN | MORE, KNOWN):
+        try:
+            return read_once(target, metrics)
+        except TilewrightError as error:
+            if isinstance(error, MissingDependency):
+                raise
+            failures.append(str(error))
+    raise TilewrightError(f"ncu could not profile {target.what}: {failures[-1]}")
+
+
+def read_once(target: Target, metrics: dict[str, str]) -> tuple[str, dict[str, float]]:
+    """(kernel, metrics) of one launch, in a process of its own. Raises MissingDependency without Nsight Compute, and
+    TilewrightError where it does not know a metric."""
     tool = shutil.which("ncu")
     if tool is None:
         raise MissingDependency(
             "ncu (Nsight Compute) is not on the PATH; the hardware's counters cannot be read. It comes with the CUDA "
             "toolkit. Without it: tilewright ladder and tilewright emulate count accesses on the emulator."
         )
-    failures = []
-    for metrics in (KNOWN | MORE | HOPPER, KNOWN | MORE, KNOWN):
-        command = [
-            tool, "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw",
-            "--print-units", "base", "--metrics", ",".join(metrics.values()),
-            sys.executable, "-m", "tilewright.lab.profiled", target.spec,
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ.copy())
-        try:
-            return longest(done.stdout, metrics)
-        except TilewrightError as error:
-            failures.append(f"{error} {(done.stderr or done.stdout).strip()[-500:]}")
-    raise TilewrightError(f"ncu could not profile {target.what}: {failures[-1]}")
+    command = [
+        tool, "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw",
+        "--print-units", "base", "--metrics", ",".join(metrics.values()),
+        sys.executable, "-m", "tilewright.lab.profiled", target.spec,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ.copy())
+    try:
+        return longest(done.stdout, metrics)
+    except TilewrightError as error:
+        raise TilewrightError(f"{error} {(done.stderr or done.stdout).strip()[-500:]}") from None
 
 
 def longest(text: str, metrics: dict[str, str]) -> tuple[str, dict[str, float]]:
@@ -218,19 +247,21 @@ def profile_of(
 ) -> Profile:
     """Return what the metrics of a launch say."""
     moved = read.get("dram_bytes")
+    flops = None if isinstance(target.problem, Exercise) else target.problem.flops
     return Profile(
         target.what, right, kernel, read["time"] * 1e-6, {name: read[name] / 100 for name in SHARES if name in read},
         {name: read[name] for name in (*STALLS, "gmma") if name in read}, moved,
-        target.problem.flops / moved if moved else None, read["clock"] * 1e-6 if "clock" in read else None, conditions,
+        flops / moved if flops and moved else None, read["clock"] * 1e-6 if "clock" in read else None, conditions,
     )  # fmt: skip
 
 
 def profile(
-    names: Sequence[str], *, seconds: float = 1.0, small: int = 256, say: Progress = silent, **options: Any
+    names: str | Sequence[str], *, seconds: float = 1.0, small: int = 256, say: Progress = silent, **options: Any
 ) -> ProfileReport:
-    """Return stalls, pipes, clocks and power of kernels, and of products' rungs the emulator's counts.
+    """Return stalls, pipes, clocks and power of kernels, and of products' rungs and of files the emulator's counts.
 
-    names: rungs, "cublas", "flash" (FlashAttention-2), "cudnn". options: see targets. small: m = n = k of the problem
+    names: one or several of rungs (with a config: "f09:tile_k=8"), .cu files whose `// check:` lines say how to run
+    them, "cublas", "flash" (FlashAttention-2), "cudnn". options: see targets. small: m = n = k of the problem
     on which a rung is judged, and on which hardware and emulator count. Needs a GPU and Nsight Compute: DeviceError,
     MissingDependency; a wrong kernel raises WrongResult. Profiling a kernel takes seconds; its times are those of one
     launch under the profiler.
@@ -238,30 +269,42 @@ def profile(
     from ..jit.device import device, need_gpu
     from .bench import time_pairs
     from .climb_gpu import driver_version
-    from .counters import counter_records
-    from .ladder import Step
 
-    chosen = targets(names, **options)
+    chosen = targets([names] if isinstance(names, str) else names, **options)
     need_gpu("kernels are profiled", "Registers and machine code: tilewright inspect. Counts: tilewright ladder gemm.")
     where = device(0)
     profiles, agreements = [], []
     for number, target in enumerate(chosen):
         say(number, target.what)
-        right = judge(target, small)
+        right = judge_target(target, small)
         kernel, read = watch(target)
         _, conditions = time_pairs(0, [launcher(target)], None, seconds=seconds, graphs=target.what not in PEERS)
         profiles.append(profile_of(target, kernel, read, conditions, right))
-        rung = every_rung(target.what)
-        if isinstance(rung, Rung) and isinstance(target.problem, GemmProblem):
-            p = target.problem
-            cube = GemmProblem.dense(small, small, small, layout=p.layout, dtype=p.dtype)
-            (counted,) = counter_records("counters", [Step(rung, rung.default, cube)], where.gpu)
-            agreements += [
-                Agreement(target.what, ratio, sides["hardware"], sides["emulator"])
-                for ratio, sides in counted["result"]["ratios"].items()
-            ]
+        agreements += [
+            Agreement(target.what, ratio, sides["hardware"], sides["emulator"])
+            for ratio, sides in _ratios(target, small, where.gpu).items()
+        ]
     origin = provenance(machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version())
     return ProfileReport(where.name, _described(chosen[0].problem), tuple(profiles), tuple(agreements), origin)
+
+
+def _ratios(target: Target, small: int, gpu: Gpu) -> dict[str, dict[str, float | None]]:
+    """Accesses as the hardware and the emulator count them: of a product's rung on a problem of `small`, of a file with
+    the sizes that it says; none of other kernels."""
+    from .counters import counter_records
+    from .exercise import run_exercise
+    from .ladder import Step
+
+    rung, p = every_rung(target.what), target.problem
+    if isinstance(p, Exercise):
+        said = read_exercise(p.path, None, p.entry)
+        _, read = read_once(Target(target.what, said), METRICS | {"time": KNOWN["time"]})
+        return compared(read, run_exercise(said, gpu.name).counters.to_dict())["ratios"]
+    if not isinstance(rung, Rung) or not isinstance(p, GemmProblem):
+        return {}
+    cube = GemmProblem.dense(small, small, small, layout=p.layout, dtype=p.dtype)
+    (counted,) = counter_records("counters", [Step(rung, rung.default, cube)], gpu)
+    return counted["result"]["ratios"]
 
 
 def profile_records(

@@ -89,7 +89,7 @@ def check_kernel(request: pytest.FixtureRequest) -> Callable[..., CheckReport]:
         report = score(folder / file, **options)
         if not report.passed or report.score < least_score:
             asked = f"\nThe test asks for {least_score} of 100." if report.passed else ""
-            pytest.fail("\n".join([*report.hazards, *report.wrong, str(report)]) + asked, pytrace=False)
+            pytest.fail(f"{report}{asked}", pytrace=False)
         return report
 
     return run

@@ -193,14 +193,22 @@ def newest(folder: Path, gpu: str = "") -> dict[str, tuple[Path, list[dict[str, 
     ones of another machine: a table is of one machine, the same one for as long as it has records.
     """
     found: dict[str, tuple[Path, list[dict[str, Any]]]] = {}
+    for (suite, board), (path, records) in of_boards(folder).items():
+        if gpu in board and (suite not in found or _rank(records[0]) > _rank(found[suite][1][0])):
+            found[suite] = (path, records)
+    return found
+
+
+def of_boards(folder: Path) -> dict[tuple[str, str], tuple[Path, list[dict[str, Any]]]]:
+    """For each suite and GPU ("" for none) the newest file in a folder, and the suite's records there."""
+    found: dict[tuple[str, str], tuple[Path, list[dict[str, Any]]]] = {}
     for path in sorted(folder.glob("*.json")):
-        of: dict[str, list[dict[str, Any]]] = {}
+        of: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for record in read_records(path):
-            if gpu in _board(record):
-                of.setdefault(record["suite"], []).append(record)
-        for suite, records in of.items():
-            if suite not in found or _rank(records[0]) > _rank(found[suite][1][0]):
-                found[suite] = (path, records)
+            of.setdefault((record["suite"], _board(record)), []).append(record)
+        for key, records in of.items():
+            if key not in found or _rank(records[0]) > _rank(found[key][1][0]):
+                found[key] = (path, records)
     return found
 
 

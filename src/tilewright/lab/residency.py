@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from ..errors import InvalidOperand, did_you_mean, suggests
 from ..gpus import ARCHS, DEFAULT_GPU, GPUS, Arch, Occupancy, Resources, block_limits, find_arch, find_gpu
 from ..gpus import occupancy as of_resources
 from .shown import Grid, Shown
+from .subject import subject_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,6 +33,8 @@ class OccupancyReport(Shown):
     """How many blocks each limit allows by itself."""
     hints: tuple[str, ...]
     """What would raise the occupancy, one change at a time."""
+    kernel: str = ""
+    """The rung with its config, or the file, whose registers and shared memory these are."""
 
     def grids(self) -> tuple[Grid, ...]:
         """Return what an SM holds, and each limit."""
@@ -37,7 +42,8 @@ class OccupancyReport(Shown):
         blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
         held = f"{blocks}, {self.warps} of {self.warps_per_sm} warps per SM: {self.fraction:.1%}"
         rows = tuple((name, str(n), "<- limits" if name == self.limiter else "") for name, n in self.limits.items())
-        return (Grid(f"{self.gpu}: {asked}\n{held}", ("limited by", "blocks", ""), rows, "\n".join(self.hints)),)
+        title = f"{self.gpu}: {asked}\n{held}"
+        return (Grid(f"{self.kernel}\n{title}".lstrip(), ("limited by", "blocks", ""), rows, "\n".join(self.hints)),)
 
 
 def place_of(gpu: str) -> tuple[str, Arch]:
@@ -69,13 +75,32 @@ def occupancy(threads: int, registers: int = 32, shared: int = 0, gpu: str = DEF
         ("shared", shared, 0, arch.shared_per_block),
     ):
         if not isinstance(value, int) or not least <= value <= most:
-            raise InvalidOperand(f"{what}={value!r} is not a whole number from {least} to {most}, which {arch} allows.")
+            kernel = f" A kernel's: occupancy_of({value!r})." if isinstance(value, str) else ""
+            raise InvalidOperand(
+                f"{what}={value!r} is not a whole number from {least} to {most}, which {arch} allows.{kernel}"
+            )
     found = _found(threads, registers, shared, arch)
     limits = block_limits(_resources(registers), threads, shared, arch)
     return OccupancyReport(
         name, arch.name, threads, registers, shared, found.blocks, found.warps, arch.warps_per_sm, found.fraction,
         found.limiter, limits, _hints(threads, registers, shared, arch),
     )  # fmt: skip
+
+
+def occupancy_of(what: str | Path, *, gpu: str = DEFAULT_GPU, **options: Any) -> OccupancyReport:
+    """Return the occupancy of a rung ("f09", "f09:tile_k=8") or of a .cu, .ptx or .cubin file, compiled for `gpu`.
+
+    gpu: as in `occupancy`. options: config, dtype, d_head, entry, threads, shared and include, as in `inspect`. Raises
+    what both raise, and InvalidOperand for a file that does not say how many threads its blocks have.
+    """
+    _, arch = place_of(gpu)
+    found = subject_of(what, arch, **options)
+    if not found.threads:
+        raise InvalidOperand(f"{what} does not say how many threads a block has. Give threads, or // check: block 256.")
+    shared = found.resources.shared_bytes + found.dynamic_shared
+    return replace(
+        occupancy(found.threads, found.resources.registers, shared, gpu), kernel=f"{found.name} {found.config}".strip()
+    )
 
 
 def _resources(registers: int) -> Resources:

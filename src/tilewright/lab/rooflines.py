@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..arrays.dtypes import FP8
+from ..attn.problem import AttentionProblem
 from ..errors import InvalidOperand, TilewrightError, suggests
 from ..gemm.problem import PRECISIONS, GemmProblem
+from ..gemm.rung import Rung
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .bounds import bound, peak_tflops, tiled_bytes
-from .record import find_records, who
+from .emulated import Counted, count
+from .record import find_records, newest, who
 from .shown import Grid, Shown
+from .subject import LENGTH, named, problem_of, read_config
 from .suite import benchmarks
+from .traffic import SECTOR, opcode, sectors_of
 
 KINDS = ("f32", "f16", "bf16", "tf32", "fp32x3", "fp8")
 """What has a peak: a type of operands (fp8: e4m3 or e5m2), or a precision of float32 ones."""
+
+_TENSOR = ("mma.", "wmma.mma.", "wgmma.mma_async.")
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class RooflineReport(Shown):
                 row += [f"{point.tflops:.2f}", f"{point.tflops / point.bound_tflops:.1%}"]
             lines.append((*row, *("-",) * (len(names) - len(row))))
         note = "FLOP/B: every operand moved once. " * measured
-        note += "tile FLOP/B: what blocks of that tile ask of L2 and memory together." * tiled
+        note += "tile FLOP/B: what blocks of that tile, or a file's accesses, ask of L2 and memory together." * tiled
         return (Grid(title, tuple(names), tuple(lines), note.strip()),)
 
 
@@ -80,21 +88,32 @@ def _short(value: float) -> str:
 @suggests
 def roofline(
     gpu: str = DEFAULT_GPU,
-    dtype: str = "f32",
+    dtype: str | None = None,
     *,
     shape: Sequence[int] | None = None,
     tile: Sequence[int] | None = None,
     intensity: float | Sequence[float] = (),
     records: str | Path | Sequence[dict[str, Any]] | None = None,
+    kernels: Sequence[str | Path] = (),
 ) -> RooflineReport:
     """Return the roofline of a board, with points on it.
 
-    dtype: f32, f16, bf16, fp8, or a precision of float32 operands (tf32, fp32x3). shape: m, n, k of a product. tile:
-    m, n of a block's part of it, which adds the traffic that such blocks ask for. intensity: FLOP per byte, one or
-    several. records: a suite's name ("fp32-ladder"), a file of records, or records: their measured products of this
-    dtype. Raises InvalidOperand, and TilewrightError for records that cannot be read or hold no such product.
+    dtype: f32, f16, bf16, fp8, or a precision of float32 operands (tf32, fp32x3); by default that of the first rung
+    among the kernels, else what the first file's tensor-core instructions multiply, or f32. shape: m, n, k of a
+    product. tile: m, n of a block's part of it, which adds the traffic that such blocks ask for. intensity: FLOP per
+    byte, one or several. records: a suite's name ("fp32-ladder"), a file of records, or records: their measured
+    products of this dtype.
+    kernels: rungs ("f09", "f09:tile_k=8"), which multiply `shape` (by default 4096 cubed) in tiles of their own, or
+    attend (16 x 16 heads, 4096 rows, d_head 128), with what a record of this board measured of that config; or .cu and
+    .ptx files, which the emulator runs as their `// check:` lines say: every buffer moved once, and as tile intensity
+    what their accesses ask for. Raises InvalidOperand, and TilewrightError for records that cannot be read or hold no
+    such product.
     """
     board = find_gpu(gpu)
+    runs = {what: count(what, board) for what in kernels if named(what)[0] is None}
+    if dtype is None:
+        rungs = (problem_of(rung).kind for what in kernels if (rung := named(what)[0]) is not None)
+        dtype = next(itertools.chain(rungs, filter(None, map(_multiplied, runs.values()))), "f32")
     if dtype not in KINDS:
         raise InvalidOperand(f"dtype={dtype!r} has no peak here. Known: {', '.join(KINDS)}.")
     if dtype == "fp8" and board.arch.compute_capability < (8, 9):
@@ -105,7 +124,15 @@ def roofline(
         if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
             raise InvalidOperand(f"intensity={value!r} is not a positive number of FLOP per byte.")
         points.append(_point(f"{value:g} FLOP/B", value, board, peak))
-    if shape is not None:
+    if kernels:
+        if tile is not None:
+            raise InvalidOperand("a kernel brings its tile: omit tile, or kernels.")
+        sizes = None if shape is None else _sizes("shape", shape, 3)
+        points += [
+            _of_run(runs[each], board, peak) if each in runs else _of_rung(str(each), sizes, dtype, board, peak)
+            for each in kernels
+        ]
+    elif shape is not None:
         points.append(_of_shape(_sizes("shape", shape, 3), None if tile is None else _sizes("tile", tile, 2),
                                 dtype, board, peak))  # fmt: skip
     elif tile is not None:
@@ -140,6 +167,52 @@ def _of_shape(sizes: Sequence[int], tile: Sequence[int] | None, kind: str, gpu: 
     asked = None if tile is None else problem.flops / tiled_bytes(problem, *tile)
     name = "x".join(map(str, sizes)) + ("" if tile is None else f" in {tile[0]}x{tile[1]}")
     return _point(name, problem.intensity, gpu, peak, tile_intensity=asked)
+
+
+def _of_rung(what: str, sizes: Sequence[int] | None, kind: str, gpu: Gpu, peak: float) -> Point:
+    rung, words = named(what)
+    assert rung is not None
+    config: Any = read_config(rung, words, gpu.arch)
+    case: dict[str, Any] = {"rung": rung.id, "config": asdict(config)}
+    problem: GemmProblem | AttentionProblem
+    asked = None
+    if isinstance(rung, Rung):
+        problem = _problem(sizes or (LENGTH,) * 3, kind)
+        case |= {"m": problem.m, "n": problem.n, "k": problem.k, "layout": "nn"}
+        asked = problem.flops / tiled_bytes(problem, config.tile_m, config.tile_n)
+    else:
+        if sizes is not None:
+            raise InvalidOperand(f"{rung.id} is attention, and shape that of a product: omit shape.")
+        problem = AttentionProblem.dense(16, 16, LENGTH, LENGTH, 128, dtype=kind)
+        case |= {"seq_q": LENGTH, "seq_k": LENGTH, "d_head": 128, "is_causal": False}
+    if problem.dtype not in rung.dtypes or (kind in PRECISIONS and kind != getattr(rung, "precision", "")):
+        raise InvalidOperand(f"{rung.id} multiplies {', '.join(rung.dtypes)}, not {kind}: see dtype.")
+    case["dtype"] = problem.dtype
+    held = newest(benchmarks() / "results", gpu.name)
+    measured = [
+        record["result"]["tflops"]
+        for suite in sorted(held, key=lambda name: (not name.endswith("-ladder"), name))
+        for record in held[suite][1]
+        if all(record["case"].get(name) == value for name, value in case.items()) and record["result"].get("tflops")
+    ]
+    return _point(what, problem.intensity, gpu, peak, tile_intensity=asked, tflops=next(iter(measured), None))
+
+
+def _multiplied(found: Counted) -> str | None:
+    """Return what a kernel's tensor-core instructions multiply, as KINDS names it; None where it has none of those."""
+    names = [opcode(row) for row in found.counters.per_instruction if row.warps]
+    parts = {part for name in names if name.startswith(_TENSOR) for part in name.split(".")}
+    kinds = (("fp8", {*FP8}), ("tf32", {"tf32"}), ("bf16", {"bf16"}))
+    others = {"s8", "u8", "s4", "u4", "b1", "f64"}
+    return next((kind for kind, types in kinds if parts & types), "f16" if parts and not parts & others else None)
+
+
+def _of_run(found: Counted, gpu: Gpu, peak: float) -> Point:
+    flops, moved = sum(found.counters.flops.values()), SECTOR * sum(map(sectors_of, found.counters.per_instruction))
+    if not (flops and moved):
+        raise InvalidOperand(f"{found.name} has no place under a roof: {flops} FLOP, {moved} bytes of global memory.")
+    asked = flops / moved
+    return _point(found.name, flops / (SECTOR * found.once), gpu, peak, tile_intensity=asked)
 
 
 def board_of(record: dict[str, Any]) -> str:

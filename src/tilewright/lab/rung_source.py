@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from ..attn.rung import AttentionRung
 from ..attn.rungs import EVERY_RUNG
@@ -13,81 +12,14 @@ from ..errors import ConfigRejected, InvalidOperand, suggests
 from ..gemm.rungs import GEMM_RUNGS
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.source import CUDA_ROOT, gather
-from .sass import listings
-from .sass_facts import group_of
-from .shown import Grid, Shown
-from .subject import AnyConfig, AnyRung, every_rung, nearest_rung, of_rung, read_config
+from .file_source import show_file
+from .kernel_source import Definition, KernelSource, SourceLine, is_new, key_of, with_code
+from .subject import AnyConfig, AnyRung, named, nearest_rung, of_rung, read_config
 
 _COMMENT = re.compile(r"//.*$")
 _WORD = re.compile(r"\b[A-Za-z_]\w{3,}\b")
 _CONSTANT = re.compile(r"\bstatic constexpr \w+ (\w+) =")
 _HEADING = re.compile(r"^(?=// ---- )", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """One line. `new`: neither the rung below nor what it includes has it. `ptx`, `sass`: what it became, in order."""
-
-    number: int
-    text: str
-    new: bool
-    ptx: tuple[str, ...] = ()
-    sass: tuple[str, ...] = ()
-    groups: tuple[tuple[str, int], ...] = ()
-    """Its SASS instructions by what they do, the most first."""
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A name that a new line has, and one place of it in another part: where it is defined, or where it is read."""
-
-    name: str
-    file: str
-    line: int
-
-
-@dataclass(frozen=True, repr=False)
-class RungSource(Shown):
-    """A rung with its own source. `file` is below cuda/; `below`: the rung it is compared with, "" for the first."""
-
-    rung: str
-    types: tuple[str, ...]
-    precision: str
-    teaches: str
-    config: str
-    below: str
-    below_config: str
-    """The config of the rung below where this one's is its default: what differs may be the config alone."""
-    file: str
-    lines: tuple[SourceLine, ...]
-    uses: tuple[Definition, ...]
-    """What its new lines bring in from files that rungs share."""
-    switches: tuple[Definition, ...]
-    """The constants that its new lines set, and each place where code that rungs share reads them."""
-    by_file: tuple[tuple[str, int], ...] = ()
-    """SASS instructions by the file of the line they were made from, the most first; () where it was not compiled."""
-
-    @property
-    def text(self) -> str:
-        """The source as it lies in the file."""
-        return "".join(f"{line.text}\n" for line in self.lines)
-
-    def grids(self) -> tuple[Grid, ...]:
-        """The lines, new ones marked, each with how many instructions it became."""
-        compiled = bool(self.by_file)
-        rows = []
-        for line in self.lines:
-            made = ", ".join(f"{group} {count}" for group, count in line.groups)
-            rows.append(("+" if line.new else "", str(line.number), line.text, *([made] if compiled else [])))
-        names = ("new", "line", "source", *(["SASS"] if compiled else []))
-        made_of = [Grid(f"{self.rung}: {self.teaches}", names, tuple(rows))]
-        if self.uses:
-            uses = tuple((use.name, f"{use.file}:{use.line}") for use in self.uses)
-            made_of.append(Grid("What the new lines bring in", ("name", "defined in"), uses))
-        if self.switches:
-            places = tuple((each.name, f"{each.file}:{each.line}") for each in self.switches)
-            made_of.append(Grid("What the new lines switch", ("constant", "read in"), places))
-        return tuple(made_of)
 
 
 def below(rung: AnyRung) -> AnyRung | None:
@@ -108,11 +40,6 @@ def own_part(rung: AnyRung) -> tuple[int, str]:
     return 1, text
 
 
-def _key(line: str) -> str:
-    """Return what two lines are compared by: without comments and blanks."""
-    return re.sub(r"\s+", "", _COMMENT.sub("", line))
-
-
 def _texts(rung: AnyRung) -> dict[str, str]:
     """The texts of a rung by file: its own part, and what that includes. Attention's rungs share a file, of which those
     above a rung are no part of it."""
@@ -124,21 +51,22 @@ def _texts(rung: AnyRung) -> dict[str, str]:
     return whole | {rung.include: own}
 
 
-def _marked(rung: AnyRung) -> tuple[list[SourceLine], AnyRung | None, tuple[Definition, ...]]:
-    """Its lines, the rung below, and what the new lines bring in."""
+def _marked(
+    rung: AnyRung, over: set[str] | None = None
+) -> tuple[list[SourceLine], AnyRung | None, tuple[Definition, ...]]:
+    """Its lines, the rung below, and what the new lines bring in. `over`: what is not new, instead of that rung's."""
     first, own = own_part(rung)
     lower = below(rung)
     texts = own.splitlines()
+    if over is not None:
+        return [SourceLine(first + n, text, is_new(text, over)) for n, text in enumerate(texts)], lower, ()
     if lower is None:
         return [SourceLine(first + n, text, False) for n, text in enumerate(texts)], None, ()
-    before = list(_texts(lower).values())
-    known = {_key(line) for text in before for line in text.splitlines()}
+    known = _known(lower.id)
     if isinstance(rung, AttentionRung):  # each rung's structure has lines that say its name
         low, high = (each.id.split("_")[0].upper() for each in (lower, rung))
         known |= {key.replace(low, high) for key in known}
-    lines = [
-        SourceLine(first + n, text, len(key := _key(text)) > 2 and key not in known) for n, text in enumerate(texts)
-    ]
+    lines = [SourceLine(first + n, text, is_new(text, known)) for n, text in enumerate(texts)]
     _, below_own = own_part(lower)
     own_files = [text for name, text in _texts(lower).items() if name.startswith(("gemm/", "attention/"))]
     old = set(_WORD.findall("\n".join([below_own, *own_files])))
@@ -178,119 +106,80 @@ def _defined(names: list[str], rung: AnyRung) -> list[Definition]:
     return found
 
 
-def _file_of(path: str) -> str:
-    """A file's name below cuda/, from what line information says of it."""
-    return "/".join(path.rsplit("/", 2)[-2:])
-
-
 @suggests
 def show(
-    name: str,
+    what: str | Path,
     *,
+    diff: str | Path | None = None,
     config: str | AnyConfig | None = None,
     gpu: str = DEFAULT_GPU,
     compiled: bool = False,
     sass: bool = True,
     file: str | None = None,
-) -> RungSource:
-    """Return a rung's source, with the lines that are new over the rung below, and what they bring in.
+    entry: str = "",
+    include: Sequence[str | Path] = (),
+) -> KernelSource:
+    """Return the source of a rung or of a .cu, .ptx or .cubin file (of a cubin: its SASS); new lines are marked.
 
-    compiled: also the PTX and SASS of each line, counting what it calls. SASS needs a disassembler; sass=False omits
-    it. config, gpu: what it is compiled with and for. file: show this file that the rung includes
-    ("gemm/warp_tiled.cuh") instead of its own; every line then has what was made from it and what it calls.
+    what: "f09", "f09:tile_k=8", or a file. diff: another rung or file, over which lines are new; of a rung by default
+    the rung below. compiled: also the PTX and SASS of each line, counting what it calls. SASS needs a disassembler;
+    sass=False omits it. config, gpu: what it is compiled with and for. file: of a rung, show this file that it includes
+    ("gemm/warp_tiled.cuh") instead of its own; every line then has what was made from it and what it calls. entry,
+    include: of a file, its kernel and folders of headers.
 
     Raises ConfigRejected, InvalidOperand, CompileError.
     """
-    rung = every_rung(name)
-    if rung is None:
-        raise ConfigRejected(f"rung {name!r} is not known.{nearest_rung(name)}")
     board = find_gpu(gpu)
-    chosen = read_config(rung, config, board.arch)
-    lines, lower, uses = _marked(rung)
+    rung, words = named(what, config)
+    known = None if diff is None else _known(diff)
+    if rung is None:
+        if not Path(what).is_file():
+            raise ConfigRejected(f"{str(what)!r} is neither a rung nor a file.{nearest_rung(str(what))}")
+        if file is not None or config is not None:
+            raise InvalidOperand(f"file and config are of a rung; {what} is a file.")
+        return show_file(
+            Path(what), board.arch, entry, include, known, "" if diff is None else str(diff), compiled, sass
+        )
+    chosen = read_config(rung, words, board.arch)
+    lines, lower, uses = _marked(rung, known)
     switches = tuple(_switched(lines, rung))
     place = rung.include
     if file is not None and file != place:
-        lines, place = _shared_file(rung, lower, file), file
+        lines, place = _shared_file(rung, lower, file, known), file
     by_file: tuple[tuple[str, int], ...] = ()
     if compiled:
-        lines, by_file = _with_code(rung, chosen, board, lines, place, sass)
-    lower_config = str(read_config(lower, None, board.arch)) if lower is not None and config is None else ""
-    return RungSource(
-        rung.id, tuple(rung.dtypes), getattr(rung, "precision", "ieee"), rung.teaches, str(chosen),
-        lower.id if lower is not None else "", lower_config, place, tuple(lines),
-        *((uses, switches) if file is None else ((), ())), by_file,
+        lines, by_file = with_code(of_rung(rung, chosen, board.arch), lines, place, sass)
+    below_name, below_config = "" if lower is None else lower.id, ""
+    if diff is not None:
+        below_name = str(diff)
+    elif lower is not None and words is None:
+        below_config = str(read_config(lower, None, board.arch))
+    return KernelSource(
+        rung.id, tuple(rung.dtypes), getattr(rung, "precision", "ieee"), rung.teaches, str(chosen), below_name,
+        below_config, place, tuple(lines), *((uses, switches) if file is None else ((), ())), by_file,
     )  # fmt: skip
 
 
-def _shared_file(rung: AnyRung, lower: AnyRung | None, file: str) -> list[SourceLine]:
+def _known(what: str | Path) -> set[str]:
+    """The lines of another rung with what it includes, or of a file. Raises InvalidOperand."""
+    rung, _ = named(what)
+    if rung is not None:
+        texts = list(_texts(rung).values())
+    elif Path(what).is_file():
+        texts = [Path(what).read_text(encoding="utf-8-sig")]
+    else:
+        raise InvalidOperand(f"{str(what)!r} is neither a rung nor a file.{nearest_rung(str(what))}")
+    return {key_of(line) for text in texts for line in text.splitlines()}
+
+
+def _shared_file(rung: AnyRung, lower: AnyRung | None, file: str, known: set[str] | None) -> list[SourceLine]:
     """The lines of a file that the rung includes; all are new where the rung below does not include it."""
     texts = _texts(rung)
     if file not in texts:
         raise InvalidOperand(f"{rung.id} does not include {file!r}. It includes {', '.join(texts)}.")
-    known = {_key(line) for text in _texts(lower).values() for line in text.splitlines()} if lower else None
+    if known is None and lower is not None:
+        known = _known(lower.id)
     return [
-        SourceLine(n, text, known is not None and len(key := _key(text)) > 2 and key not in known)
+        SourceLine(n, text, known is not None and is_new(text, known))
         for n, text in enumerate(texts[file].splitlines(), 1)
     ]
-
-
-def _with_code(
-    rung: AnyRung, config: Any, board: Any, lines: list[SourceLine], file: str, with_sass: bool
-) -> tuple[list[SourceLine], tuple[tuple[str, int], ...]]:
-    """The lines with their PTX and SASS: of each instruction the outermost line of `file` that it was made for."""
-    subject = of_rung(rung, config, board)
-    assert subject.kernel is not None
-    shown = range(lines[0].number, lines[-1].number + 1)
-    sass: dict[int, list[str]] = {}
-    groups: dict[int, Counter[str]] = {}
-    files: Counter[str] = Counter()
-    for instruction in listings(subject.cubin)[subject.entry] if with_sass else ():
-        places = [(_file_of(path), number) for path, number in instruction.places]
-        if places:
-            files[places[0][0]] += 1
-        own = [number for path, number in places if path == file and number in shown]
-        if own:
-            text = f"{instruction.address:04x}  {instruction.guard}{instruction.opcode} {instruction.operands}".rstrip()
-            sass.setdefault(own[-1], []).append(text)
-            groups.setdefault(own[-1], Counter())[group_of(instruction.opcode)] += 1
-    ptx = ptx_by_line(subject.kernel.ptx, subject.entry, file, shown)
-    made = [
-        SourceLine(
-            line.number, line.text, line.new, tuple(ptx.get(line.number, ())), tuple(sass.get(line.number, ())),
-            tuple(groups.get(line.number, Counter()).most_common()),
-        )
-        for line in lines
-    ]  # fmt: skip
-    return made, tuple(files.most_common())
-
-
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
-_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
-_Spot = tuple[int, int, int]
-
-
-def ptx_by_line(ptx: str, entry: str, file: str, shown: range) -> dict[int, list[str]]:
-    """The PTX instructions of an entry by the outermost line of `file`, of those `shown`, that they were made for."""
-    names = {int(number): _file_of(path) for number, path in _FILE.findall(ptx)}
-    start = ptx.index(f".entry {entry}(")
-    body = ptx[ptx.index("{", start) :]
-    called_at: dict[_Spot, _Spot] = {}
-    found: dict[int, list[str]] = {}
-    line: int | None = None
-    for text in body.splitlines():
-        if match := _LOC.match(text):
-            numbers = [int(group) for group in match.groups() if group is not None]
-            spot: _Spot | None = (numbers[0], numbers[1], numbers[2])
-            if len(numbers) == 6:
-                called_at[(numbers[0], numbers[1], numbers[2])] = (numbers[3], numbers[4], numbers[5])
-            line, seen = None, set()
-            while spot is not None and spot not in seen:
-                seen.add(spot)
-                if names.get(spot[0]) == file and spot[1] in shown:
-                    line = spot[1]
-                spot = called_at.get(spot)
-        elif text.startswith("}"):
-            break
-        elif line is not None and (text := text.strip()) and text[0] not in "./${}" and not text.endswith(":"):
-            found.setdefault(line, []).append(text)
-    return found

@@ -9,6 +9,9 @@ from typing import Any
 
 from ..words import Told
 
+_LINES = ' style="white-space: pre-wrap; text-align: left"'
+"""Of titles and notes: their line breaks and indents count."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -23,8 +26,8 @@ class Grid:
         """Return the table as HTML, all cells escaped."""
         head = "".join(f"<th>{escape(name)}</th>" for name in self.names)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
-        title = f"<caption>{escape(self.title)}</caption>" if self.title else ""
-        note = f"<p>{escape(self.note)}</p>" if self.note else ""
+        title = f"<caption{_LINES}>{escape(self.title)}</caption>" if self.title else ""
+        note = f"<p{_LINES}>{escape(self.note)}</p>" if self.note else ""
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
 
     def text(self) -> str:

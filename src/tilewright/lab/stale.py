@@ -9,7 +9,7 @@ from typing import Any
 
 from .fingerprint import NO_SUITE, case_hash, why_stale
 from .kinds import KINDS
-from .record import newest
+from .record import HOME, of_boards
 from .suite import missing_cases, read_suite, suites
 
 NEVER = "never measured"
@@ -28,6 +28,13 @@ class Stale:
     known: bool
     """Whether `seconds` is from the time that the recorded run took; else it is an estimate by the suite's kind."""
     needs_gpu: bool = True
+    gpu: str = ""
+    """What the records were measured on; "" where there are none, or no GPU was needed."""
+
+    @property
+    def name(self) -> str:
+        """Return the suite, and the GPU where it is not the one of the tables."""
+        return self.suite if HOME in self.gpu or not self.gpu else f"{self.suite} on {self.gpu.removeprefix('NVIDIA ')}"
 
     @property
     def measurable(self) -> bool:
@@ -56,24 +63,27 @@ def _never(suite: dict[str, Any], records: list[dict[str, Any]]) -> int:
 def find_stale(results: Path) -> list[Stale]:
     """The suites whose records in a folder do not hold, those never measured, and records that no suite makes.
 
-    A second table in a suite's own file (tune-heldout-shapes) is as stale as the first, and not named.
+    Each GPU's records are judged by themselves. A second table in a suite's own file (tune-heldout-shapes) is as stale
+    as the first, and not named.
     """
-    measured = newest(results)
+    measured = of_boards(results)
     known = {name: read_suite(path) for name, path in suites().items()}
-    made = {path for name, (path, _) in measured.items() if name in known}
+    made = {path for (name, _), (path, _) in measured.items() if name in known}
+    keys = {key for key, (path, _) in measured.items() if key[0] in known or path not in made}
+    never = {(name, "") for name in known.keys() - {name for name, _ in measured}}
     found = []
-    for name in sorted(known.keys() | {name for name, (path, _) in measured.items() if path not in made}):
+    for name, gpu in sorted(keys | never):
         suite = known.get(name)
-        path, records = measured.get(name, (None, []))
+        path, records = measured.get((name, gpu), (None, []))
         reasons = Counter(filter(None, (why_stale(record, suite) for record in records)))
         if not records:
             reasons = Counter({NEVER: 1})
-        elif suite is not None and (never := _never(suite, records)):
-            reasons[f"{never} of {len(suite['cases'])} cases {NEVER}"] = 1
+        elif suite is not None and (missing := _never(suite, records)):
+            reasons[f"{missing} of {len(suite['cases'])} cases {NEVER}"] = 1
         if reasons:
             seconds, taken = _seconds(suite, records)
             why = ", ".join(reasons)
             needs_gpu = suite is None or KINDS[suite["kind"]].needs_gpu
             stale = sum(bool(why_stale(record, suite)) for record in records)
-            found.append(Stale(name, path, len(records), stale, why, seconds, taken, needs_gpu))
+            found.append(Stale(name, path, len(records), stale, why, seconds, taken, needs_gpu, gpu))
     return found

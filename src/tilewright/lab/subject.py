@@ -10,17 +10,19 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..attn.config import AttentionConfig
 from ..attn.problem import AttentionProblem
-from ..attn.rung import AttentionConfig, AttentionRung
+from ..attn.rung import AttentionRung
 from ..attn.rungs import EVERY_RUNG
 from ..errors import ConfigRejected, InvalidOperand, TilewrightError, did_you_mean
 from ..gemm.config import GemmConfig
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS
-from ..gpus import Arch, Gpu, Resources
+from ..gpus import Arch, Resources
 from ..jit import CompiledKernel, compile_source
 from ..jit.nvrtc import parse_resources
+from .exercise_lines import kernels_of, launch_said
 from .sass import find_tool, run_tool
 
 LENGTH = 4096
@@ -55,6 +57,18 @@ def every_rung(name: str) -> AnyRung | None:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     return None
+
+
+def named(what: str | Path, config: str | AnyConfig | None = None) -> tuple[AnyRung | None, str | AnyConfig | None]:
+    """The rung of a name such as f09 with `config`, or of f09:tile_k=8 with the config of these words; (None, config)
+    for what is a file, or not a rung's name."""
+    name, colon, words = str(what).partition(":")
+    rung = None if Path(what).is_file() else every_rung(name)
+    if rung is None or not colon:
+        return rung, config
+    if config is not None:
+        raise ConfigRejected(f"{what} names a config, and config={str(config)!r} another. Give one of them.")
+    return rung, words
 
 
 def nearest_rung(name: str) -> str:
@@ -98,55 +112,70 @@ def read_config(rung: AnyRung, text: str | AnyConfig | None, arch: Arch, d_head:
     return replace(base, **changed)
 
 
-def of_rung(rung: AnyRung, config: AnyConfig, gpu: Gpu, dtype: str | None = None, d_head: int = 128) -> Subject:
-    """A rung compiled for a board. Raises ConfigRejected and CompileError."""
+def subject_of(
+    what: str | Path, arch: Arch, *, config: str | AnyConfig | None = None, dtype: str | None = None, d_head: int = 128,
+    entry: str = "", threads: int = 0, shared: int = 0, include: Sequence[str | Path] = (),
+) -> Subject:  # fmt: skip
+    """A rung or a file, compiled for `arch`: the options are those of `inspect`. Raises what it raises."""
+    rung, words = named(what, config)
+    if rung is not None:
+        if entry or threads or shared:
+            raise InvalidOperand(f"{rung.id} brings its entry and launch: entry, threads and shared are of files.")
+        return of_rung(rung, read_config(rung, words, arch, d_head), arch, dtype, d_head)
+    if config is not None:
+        raise InvalidOperand(f"config is of a rung; {what} is not one. Its file says what it is compiled with.")
+    return of_file(Path(what), arch, entry, threads, shared, include)
+
+
+def of_rung(rung: AnyRung, config: AnyConfig, arch: Arch, dtype: str | None = None, d_head: int = 128) -> Subject:
+    """A rung compiled for an architecture. Raises ConfigRejected and CompileError."""
     problem: Any = problem_of(rung, dtype, d_head)
-    kernel = rung.compile(problem, config, gpu.arch)  # type: ignore[arg-type]
+    kernel = rung.compile(problem, config, arch)  # type: ignore[arg-type]
     launch = rung.shape(problem, config)  # type: ignore[arg-type]
     return Subject(
-        rung.id, str(config), gpu.arch.name, kernel.entry, kernel.cubin, kernel.resources, launch.block[0],
+        rung.id, str(config), arch.name, kernel.entry, kernel.cubin, kernel.resources, launch.block[0],
         launch.shared_bytes, kernel,
     )  # fmt: skip
 
 
 def of_file(
-    path: Path, gpu: Gpu, entry: str = "", threads: int = 0, dynamic_shared: int = 0, include: Sequence[str | Path] = ()
+    path: Path,
+    arch: Arch,
+    entry: str = "",
+    threads: int = 0,
+    dynamic_shared: int = 0,
+    include: Sequence[str | Path] = (),
 ) -> Subject:
     """A kernel of a .cu, .ptx or .cubin file. `entry` may be omitted where the file has one kernel.
 
-    threads, dynamic_shared: of the launch, for its occupancy; else what __launch_bounds__ allows. A .ptx file needs
+    threads, dynamic_shared: of the launch, for its occupancy; else what the file's `// check:` lines say, or the
+    threads that __launch_bounds__ allows. include: folders of headers, besides those of such lines. A .ptx file needs
     ptxas. Raises InvalidOperand, CompileError, MissingDependency.
     """
     if not path.is_file():
         raise InvalidOperand(
             f"{str(path)!r} is neither a rung nor a file.{nearest_rung(str(path))} Files: .cu, .ptx or .cubin."
         )
-    if not 0 <= threads <= gpu.arch.threads_per_block:
-        raise InvalidOperand(
-            f"threads={threads} is not from 0 to {gpu.arch.threads_per_block}, which {gpu.arch} allows."
-        )
+    if not 0 <= threads <= arch.threads_per_block:
+        raise InvalidOperand(f"threads={threads} is not from 0 to {arch.threads_per_block}, which {arch} allows.")
     if path.suffix == ".cubin":
         return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except ValueError as error:
         raise InvalidOperand(f"{path} is not text in UTF-8 ({error}). Machine code must be named .cubin.") from error
+    said = launch_said(path, text)
+    threads, dynamic_shared = threads or said.threads, dynamic_shared or said.shared_bytes
     if path.suffix == ".ptx":
-        return _of_ptx(text, path, gpu, entry, threads, dynamic_shared)
+        return _of_ptx(text, path, arch, entry, threads, dynamic_shared)
     name = entry or _only(kernels_of(text), path)
-    kernel = compile_source(text, entry=name, arch=gpu.arch.name, name=str(path), include=[path.parent, *include])
+    folders = [path.parent, *include, *said.include]
+    kernel = compile_source(text, entry=name, arch=arch.name, name=str(path), include=folders)
     threads = threads or _bounds(kernel.ptx, kernel.entry)
     return Subject(
-        path.name, "", gpu.arch.name, kernel.entry, kernel.cubin, kernel.resources, threads, dynamic_shared, kernel,
+        path.name, "", arch.name, kernel.entry, kernel.cubin, kernel.resources, threads, dynamic_shared, kernel,
         name,
     )  # fmt: skip
-
-
-def kernels_of(text: str) -> list[str]:
-    """The names of the kernels that a CUDA C++ file defines, in order."""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", plain)
-    return list(dict.fromkeys(re.findall(r"__global__[^;{(]*?\b(\w+)\s*\(", plain)))
 
 
 def _only(names: Sequence[str], path: Path) -> str:
@@ -166,7 +195,7 @@ def _bounds(ptx: str, entry: str) -> int:
     return int(match[1]) * int(match[2] or 1) * int(match[3] or 1) if match else 0
 
 
-def _of_ptx(text: str, path: Path, gpu: Gpu, entry: str, threads: int, dynamic_shared: int) -> Subject:
+def _of_ptx(text: str, path: Path, arch: Arch, entry: str, threads: int, dynamic_shared: int) -> Subject:
     there = re.findall(r"\.entry\s+([\w$]+)", text)
     name = entry or _only(there, path)
     if name not in there:
@@ -174,15 +203,15 @@ def _of_ptx(text: str, path: Path, gpu: Gpu, entry: str, threads: int, dynamic_s
     tool = find_tool("ptxas", "nvidia-cuda-nvcc")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.cubin"
-        command = [str(tool), "-v", "-lineinfo", f"-arch={gpu.arch.name}", str(path), "-o", str(out)]
+        command = [str(tool), "-v", "-lineinfo", f"-arch={arch.name}", str(path), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             told = (done.stderr or done.stdout).strip()
-            raise TilewrightError(f"ptxas does not assemble {path} for {gpu.arch}:\n{told}")
+            raise TilewrightError(f"ptxas does not assemble {path} for {arch}:\n{told}")
         cubin = out.read_bytes()
     resources = parse_resources(done.stdout + done.stderr, name)
     threads = threads or _bounds(text, name)
-    return Subject(path.name, "", gpu.arch.name, name, cubin, resources, threads, dynamic_shared, None)
+    return Subject(path.name, "", arch.name, name, cubin, resources, threads, dynamic_shared, None)
 
 
 _USED = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)")

@@ -10,7 +10,8 @@ from ..gemm.problem import GemmProblem
 from ..gemm.space import explore
 from ..gemm.stages import program_for
 from ..gpus import Gpu
-from ..jit.device import device, executor_for
+from ..jit.device import device
+from ..jit.gpu_executor import executor_for
 from ..plan.plan import Plan
 from ..plan.space import Candidate
 from .climb_gpu import origin_of

@@ -67,10 +67,8 @@ def _plan(
     if rung is not None or config is not None:
         return family.named(problem, gpu, rung, config)
     ignored: list[str] = []
-    found = None
-    if family.classes(problem):
-        sources = [source for source in sources_for(family, gpu) if not demands.deterministic or ships(source[0])]
-        found = choose(family, problem, gpu, sources, demands, ignored)
+    sources = [source for source in sources_for(family, gpu) if not demands.deterministic or ships(source[0])]
+    found = choose(family, problem, gpu, sources, demands, ignored)
     found = found or _by_model(family, problem, gpu, rungs, demands)
     return replace(family.settled(problem, found, demands), ignored="; ".join(ignored))
 
@@ -80,15 +78,17 @@ def choose(
     ignored: list[str] | None = None,
 ) -> Plan | None:  # fmt: skip
     """The choice from the tables in order: the problem's own class in the first that has it, else the estimates over
-    the first that has near neighbours. None where no table knows anything near, or the model says more than the
-    neighbours of the table that ships.
+    the first that has near neighbours. Of tables that ship, only the last is asked for neighbours: the others know few
+    classes. None where no table knows anything near, or the model says more than the neighbours of that last one.
 
     To `ignored` is added, in a line per table, which of its results name what this version does not have.
     """
     told = [] if ignored is None else ignored
+    own = family.classes(problem)
+    if not own:
+        return None
     rungs = family.rungs(problem, demands)
     every = family.rungs(problem, NONE)
-    own = family.classes(problem)
     for alike in own:
         for name, view in sources:
             entry = next((known for one in alike if (known := _of_class(view, one)) is not None), None)
@@ -98,7 +98,7 @@ def choose(
             if (found := _exact(family, problem, gpu, name, entry, rungs, demands)) is not None:
                 return found
     for name, view in sources:
-        if ships(name) and family.is_modelled(problem, gpu):
+        if ships(name) and (view is not sources[-1][1] or family.is_modelled(problem, gpu)):
             continue
         near = neighbours(family, own[0][0], view)
         told.extend(line for line in _unknown(name, [entry for _, entry in near], every) if line not in told)
@@ -139,10 +139,11 @@ def _exact(
     if not able:
         return None
     best, rest = able[0], able[1 : 1 + RUNNERS_UP]
+    fastest = f"fastest of {len(able)} kernels" if rest else "the one kernel"
     what = f"{family.words(entry)}, the class of this problem{family.measured_with(problem, entry)}"
     return Plan(
         rungs[best.rung], best.config, name,
-        f"fastest of {len(able)} kernels measured at {what}: {time_words(best.ms)}", tuple(refused),
+        f"{fastest} measured at {what}: {time_words(best.ms)}", tuple(refused),
         tuple(
             RunnerUp(
                 t.rung, worded(t.config, t.packs), f"{time_words(t.ms)}, {t.ms / best.ms:.2f} of the fastest's"
@@ -347,11 +348,11 @@ def _refused(
 
 
 def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any], demands: Demands) -> Plan:
-    """The quickest of the family's options by the model; of equals the one preferred."""
+    """The quickest of the family's presets by the model; of equals the one preferred."""
     refused: dict[tuple[str, str], Refusal] = {}
     able: list[tuple[str, Any, tuple[str, ...], float]] = []
     works: list[AnyWork] = []
-    for rung, config, speed in family.options(problem, gpu):
+    for rung, config, speed in family.presets(problem, gpu):
         if rung.id not in rungs:
             continue
         if reason := family.why_not(problem, rung, config, (), gpu, demands):

@@ -26,8 +26,8 @@ K = TypeVar("K")
 """and classes of problems, which have `fused`, `to_dict`, and their text: the key under which tables hold a result."""
 
 
-class Option(NamedTuple):
-    """A config that is known to do well, for problems that no table knows anything near to."""
+class Preset(NamedTuple):
+    """A config known to do well. The model of time chooses among presets where no table knows anything near."""
 
     rung: Any
     config: Any
@@ -53,24 +53,24 @@ class Family(Protocol[P, R, C, K]):
         ...
 
     def why_not(self, problem: P, rung: R, config: C, packs: tuple[str, ...], gpu: Gpu, demands: Demands) -> str | None:
-        """None where the config can run the problem as demanded; else the reason, with the numbers."""
+        """Return None where the config can run the problem as demanded; else the reason, with the numbers."""
         ...
 
     def named(self, problem: P, gpu: Gpu, rung: str | None, config: Any) -> Plan:
         """The plan for a rung, a config or both that the caller names. Raises ConfigRejected."""
         ...
 
-    def options(self, problem: P, gpu: Gpu) -> Iterable[Option]:
+    def presets(self, problem: P, gpu: Gpu) -> Iterable[Preset]:
         """Configs to choose from by the model alone, the preferred first."""
         ...
 
     def is_modelled(self, problem: P, gpu: Gpu) -> bool:
-        """Return whether the model of time says more of the options than the times of neighbours in the table that
+        """Return whether the model of time says more of the presets than the times of neighbours in the table that
         ships."""
         ...
 
     def last_resort(self, problem: P, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
-        """The plan where none of the options can run the problem. Raises ConfigRejected where nothing can."""
+        """The plan where none of the presets can run the problem. Raises ConfigRejected where nothing can."""
         ...
 
     def relatives(self, problem: P, rung: R, config: C, gpu: Gpu, several: bool) -> Iterable[tuple[C, tuple[str, ...]]]:

@@ -14,9 +14,12 @@ CONFIGS, ENTRIES, END = ',\n"configs":{\n', '},\n"entries":[\n', "]}\n"
 CLASS_FIRST = '{"class":{'
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def line(value: Any) -> str:
     """JSON as rows have it."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 class LaidOut:

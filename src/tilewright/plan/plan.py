@@ -29,8 +29,8 @@ class Plan:
     rung: Any
     config: Any
     source: str
-    """Who chose: "the caller", "the rung's default", "tuned here", "shipped with the package", "heuristic from what is"
-    either of the two, or "cost model"."""
+    """Who chose: "the caller", "the rung's default", "the rung's presets", "tuned here", "shipped with the package",
+    "heuristic from what is" either of the two, or "cost model"."""
     why: str
     refused: tuple[Refusal, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 import uuid
 import warnings
@@ -40,15 +39,16 @@ FORMAT = "v1"
 def default_folder() -> Path:
     """$TILEWRIGHT_TUNED, else `tuned` in $TILEWRIGHT_CACHE, else the platform's data folder for this user."""
     if chosen := os.environ.get(ENVIRONMENT_VARIABLE):
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     if cache := os.environ.get(CACHE_VARIABLE):
-        return Path(cache).expanduser() / "tuned"
+        return Path(os.path.expanduser(cache)) / "tuned"
     return platformdirs.user_data_path("tilewright") / "tuned"
 
 
 def file_name(gpu: str, driver: str) -> str:
     """Such as H200-cuda13.json."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", gpu).strip("-") or "gpu"
+    words = "".join(letter if letter.isascii() and letter.isalnum() else " " for letter in gpu).split()
+    plain = "-".join(words) or "gpu"
     return f"{plain}-{driver}.json"
 
 

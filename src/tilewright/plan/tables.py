@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from mmap import ACCESS_READ, mmap
@@ -14,12 +12,16 @@ from typing import Any
 
 from ..errors import CacheError, DeviceError
 from ..gpus import GPUS, Gpu
+from ..jit.locks import lock
 from .entries import Table, View, trusted
 from .family import Family
 from .store import FOLDER_VARIABLES, FORMAT, Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
-"""What the tables are called. Of those that ship for a GPU's likes, the name goes on to say so (`ships`)."""
+"""What the tables are called. Of one that ships for another GPU, the name goes on to say so (`ships`)."""
+SWEPT = "H200"
+"""The GPU whose table knows the most classes. Others of its architecture with as many SMs take from it what their own
+table lacks."""
 
 
 def driver_name() -> str:
@@ -34,7 +36,7 @@ def driver_name() -> str:
 
 _stores: dict[tuple[str, str, Path], Store] = {}
 """Those that were opened, by GPU, driver and folder."""
-_opening = threading.Lock()
+_opening = lock()
 
 
 def store_of(gpu: Gpu, ordinal: int = 0) -> Store:
@@ -94,11 +96,11 @@ def _newest_driver(gpu: str, folder: Path) -> str:
 def shipped(gpu: str) -> Table:
     """The pre-tuned table of a GPU; empty where none ships. Raises CacheError, or later where it is damaged within."""
     name = gpu.lower().replace(" ", "_") + ".json"
-    place = Path(__file__).with_name("shipped") / name
-    if not place.is_file():
+    try:
+        with open(os.path.join(os.path.dirname(__file__), "shipped", name), "rb") as file:
+            return trusted(mmap(file.fileno(), 0, access=ACCESS_READ))
+    except FileNotFoundError:
         return Table(gpu)
-    with place.open("rb") as file:
-        return trusted(mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
 def ships(name: str) -> bool:
@@ -106,21 +108,17 @@ def ships(name: str) -> bool:
     return name.startswith(SHIPPED)
 
 
-def likes_of(gpu: Gpu) -> Iterator[Gpu]:
-    """The listed GPUs with as many SMs of the same architecture, which make as many waves of the same kernels."""
-    for other in GPUS.values():
-        if other.name != gpu.name and (other.arch, other.sm_count) == (gpu.arch, gpu.sm_count):
-            yield other
-
-
 def sources_for(family: Family[Any, Any, Any, Any], gpu: Gpu) -> list[tuple[str, View]]:
     """Return what a plan asks, in order: what each table is called, and the family's entries in it. What was tuned here
-    is missing where nothing was."""
-    tuned, found = _tuned_here(gpu), [(SHIPPED, shipped(gpu.name).of(family))]
-    for like in likes_of(gpu):
-        if len(table := shipped(like.name)):
-            found.append((f"{SHIPPED} for the {like.name}", table.of(family)))
-    return found if tuned is None else [(TUNED_HERE, tuned.of(family)), *found]
+    is missing where nothing was; a table that ships, on a board with other SMs than the listed one's: it makes other
+    waves."""
+    listed, swept, tuned = GPUS.get(gpu.name), GPUS[SWEPT], _tuned_here(gpu)
+    found = [] if tuned is None else [(TUNED_HERE, tuned.of(family))]
+    if listed is None or listed.sm_count == gpu.sm_count:
+        found.append((SHIPPED, shipped(gpu.name).of(family)))
+    if gpu.name != SWEPT and (gpu.arch, gpu.sm_count) == (swept.arch, swept.sm_count):
+        found.append((f"{SHIPPED} for the {SWEPT}", shipped(SWEPT).of(family)))
+    return found
 
 
 # --- the generation: what keys of plans and of warm calls carry -------------------------------------------------------

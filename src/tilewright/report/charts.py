@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from statistics import fmean
 
 WIDTH, NARROW, CARD = 720, 360, 440
 _ROW, _VALUE, _TOP, _LETTER = 24, 70, 8, 7.3  # _LETTER: about how wide one is
@@ -137,7 +138,7 @@ def pairs(title: str, rows: Sequence[tuple[str, float | None, float]], width: fl
 
 
 def _together(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Labels with their places; those that would cover one another become one, at the middle of their places."""
+    """Labels with their places; those that would cover one another become one, right of their places."""
     groups: list[list[tuple[float, float, str]]] = []
     for one in sorted(labels, key=lambda label: (round(label[0]), label[1])):
         last = groups[-1][-1] if groups else None
@@ -146,7 +147,7 @@ def _together(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, f
         else:
             groups.append([one])
     return [
-        (group[0][0], sum(y for _, y, _ in group) / len(group), _in_short([words for _, _, words in group]))
+        (max(x for x, _, _ in group), fmean(y for _, y, _ in group), _in_short([words for _, _, words in group]))
         for group in groups
     ]
 

@@ -28,7 +28,7 @@ def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
             {
                 "tool": {
                     "driver": {
-                        "name": "tilewright emulate",
+                        "name": "tilewright",
                         "version": __version__,
                         "rules": [{"id": kind, "help": {"text": text}} for kind, text in rules.items()],
                     }
@@ -72,7 +72,7 @@ def junit_of(file: Path, entry: str, said: Sequence[tuple[str, str, str]], secon
     count = len(said)
     suite = ElementTree.Element(
         "testsuite",
-        name="tilewright emulate",
+        name="tilewright",
         tests="1",
         failures=str(min(count, 1)),
         errors="0",

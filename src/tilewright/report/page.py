@@ -8,53 +8,48 @@ Each chart has its figures in a table below it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from ..errors import TilewrightError
-from ..lab.bank_map import banks
-from ..lab.counters import STALLS
-from ..lab.fingerprint import why_stale
-from ..lab.record import find_records, who
-from ..lab.rooflines import RooflineReport, board_of, roofline
+from ..lab.ladder import Progress, silent
+from ..lab.record import who
 from ..lab.shown import Grid
 from ..lab.statements import TITLES, claims
 from ..lab.statements.statement import figure
-from ..lab.suite import read_suite
-from . import cards, charts, interactive, profiles
-from .charts import Bar, Dot, Line
+from . import cards, charts, interactive
+from .figures import (
+    Figure,
+    Record,
+    accesses,
+    banks_of_a_tile,
+    by_size,
+    climb_by_size,
+    ladder,
+    landscape,
+    origin_of,
+    stalls,
+    stalls_of_all,
+    under_the_roofs,
+)
 from .markup import table_of, whole_page
-from .tables import days
-
-Record = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A chart with its heading, what it shows, its data, and where that comes from."""
-
-    heading: str
-    words: str
-    chart: Callable[..., str]
-    """Draws it, `width` wide."""
-    data: Grid
-    origin: str
-    keys: tuple[str, ...] = ()
-
-
-def build(folder: Path, kernels: Sequence[Path] = ()) -> str:
+def build(folder: Path, kernels: Sequence[Path] = (), say: Progress = silent) -> str:
     """The page from the records of a folder, and of kernel files to step through first.
 
     What has no record is left out. Raises TilewrightError without any record, and what a kernel file raises.
     """
+    say(None, "charts")
     made = _figures(folder)
     if all(figure.origin.startswith("Calculated") for _, figures in made for figure in figures):
         raise TilewrightError(f"{folder} holds no records that the page shows.")
-    return _html(made, _claims(folder), interactive.scripts(folder, kernels), cards.cards(folder, _origin))
+    say(None, "statements")
+    statements = _claims(folder)
+    say(None, "kernels")
+    scripts = interactive.scripts(folder, kernels)
+    say(None, "rungs")
+    return _html(made, statements, scripts, cards.cards(folder, origin_of))
 
 
 def _figures(folder: Path) -> list[tuple[str, list[Figure]]]:
@@ -68,305 +63,7 @@ def charts_of(folder: Path) -> dict[str, str]:
     return {figure.heading: figure.chart() for _, figures in _figures(folder) for figure in figures}
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def _origin(folder: Path, records: Sequence[Record]) -> str:
-    """Say where, when and at which clocks and power records were measured, and whether they may no longer hold."""
-    first = records[0]["provenance"]
-    named = list(dict.fromkeys(str(record["suite"]) for record in records))
-    suite = f"Suite{'s' * (len(named) > 1)} {', '.join(named)}"
-    words = [suite, str(first.get("gpu") or first.get("arch")), days(records)]
-    held = [record["result"].get("conditions") or {} for record in records]
-    for key, unit in (("sm_mhz", "MHz"), ("power_w", "W")):
-        values = [conditions[key] for conditions in held if key in conditions]
-        if values:
-            low, high = min(values), max(values)
-            words.append(f"{low:.0f} {unit}" if round(low) == round(high) else f"{low:.0f} to {high:.0f} {unit}")
-    files = {record["suite"]: folder.parent / f"{record['suite']}.json" for record in records}
-    suites = {name: read_suite(file) if file.is_file() else None for name, file in files.items()}
-    reasons = [why for record in records if (why := why_stale(record, suites[record["suite"]]))]
-    told = (
-        f" May no longer hold, {len(reasons)} of {len(records)}: {'; '.join(dict.fromkeys(reasons))}."
-        if reasons
-        else ""
-    )
-    return f"{', '.join(words)}.{told}"
-
-
-def _ladder(
-    suite: str, heading: str, words: str, against: str, label: Callable[[Record], str] = who
-) -> Callable[[Path], list[Figure]]:
-    """The rungs' share of a library's speed; `label` names each bar."""
-
-    def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"].get("ratio") and "rung" in r["case"]]
-        if not records:
-            return []
-        rows, data = [], []
-        for record in records:
-            result, name = record["result"], label(record)
-            told = f"{name}: {result['ratio']:.1%} of {against}, {result['ms']:.4g} ms, {result['tflops']:.4g} TFLOP/s"
-            rows.append(Bar(name, ((result["ratio"], 0, told),), f"{result['ratio']:.1%}"))
-            clock = (result.get("conditions") or {}).get("sm_mhz")
-            data.append((name, str(record["case"]["config_text"]), f"{result['ms']:.4g}", f"{result['tflops']:.4g}",
-                         f"{result['ratio']:.1%}", f"{result['ratio_p10']:.3f}..{result['ratio_p90']:.3f}",
-                         "-" if clock is None else f"{clock:.0f}"))  # fmt: skip
-        chart = partial(charts.bars, heading, rows, 1.0, against)
-        names = ("rung", "config", "ms", "TFLOP/s", f"of {against}", "p10..p90", "MHz")
-        return [Figure(heading, words, chart, Grid("", names, tuple(data)), _origin(folder, records))]
-
-    return make
-
-
-def _stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """Return what warps wait for, by rung: the reasons that matter most, and the rest together."""
-
-    def make(folder: Path) -> list[Figure]:
-        records = find_records(folder, suite)
-        if not records:
-            return []
-        total = {name: sum(r["result"]["stalls"][name] for r in records) for name in STALLS}
-        shown = sorted(STALLS, key=lambda name: -total[name])[: charts.SERIES - 1]
-        rows = []
-        for record in records:
-            stalls = record["result"]["stalls"]
-            rest = sum(stalls.values()) - sum(stalls[name] for name in shown)
-            parts = [(stalls[name], n, f"{who(record)}: {name} {stalls[name]:.2f}") for n, name in enumerate(shown)]
-            parts.append((rest, len(shown), f"{who(record)}: all other reasons {rest:.2f}"))
-            rows.append(Bar(who(record), tuple(parts), f"{sum(stalls.values()):.1f}"))
-        data = tuple((who(r), *(f"{r['result']['stalls'][name]:.2f}" for name in STALLS)) for r in records)
-        words = "Warps that cannot issue, per issued instruction, by the reason they wait for. Less is better."
-        return [Figure(heading, words, partial(charts.bars, heading, rows), Grid("", ("rung", *STALLS), data),
-                       _origin(folder, records), (*shown, "others"))]  # fmt: skip
-
-    return make
-
-
-def _profiles(folder: Path) -> list[Figure]:
-    """Return what warps of ours and of the libraries' kernels wait for, and the pipes that they keep busy."""
-    records = find_records(folder, "profile")
-    if not records:
-        return []
-    total: dict[str, float] = {}
-    for record in records:
-        for name, value in record["result"]["stalls"].items():
-            total[name] = total.get(name, 0.0) + value
-    shown = sorted(total, key=lambda name: -total[name])[: charts.SERIES - 1]
-    rows = []
-    for record in records:
-        stalls = record["result"]["stalls"]
-        name = f"{who(record).split('_')[0]} ({record['case']['problem'].split()[0]})"
-        rest = sum(stalls.values()) - sum(stalls.get(reason, 0.0) for reason in shown)
-        parts = [(stalls.get(r, 0.0), n, f"{name}: {r} {stalls.get(r, 0.0):.2f}") for n, r in enumerate(shown)]
-        parts.append((rest, len(shown), f"{name}: all other reasons {rest:.2f}"))
-        busy = max(record["result"]["shares"].get(pipe, 0.0) for pipe in ("tensor_pipe", "fma_pipe"))
-        rows.append(Bar(name, tuple(parts), f"pipe {busy:.0%}"))
-    heading = "Our kernels next to the libraries'"
-    words = (
-        "Warps that cannot issue, per issued instruction, by reason; at the end, how busy the pipe is that multiplies. "
-        "Times under the profiler are not for comparing speed."
-    )
-    cells = tuple(tuple(str(cell(record)) for _, cell in profiles.PAGE) for record in records)
-    grid = Grid("", tuple(name for name, _ in profiles.PAGE), cells)
-    return [
-        Figure(heading, words, partial(charts.bars, heading, rows), grid, _origin(folder, records), (*shown, "others"))
-    ]
-
-
-def _accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Path], list[Figure]]:
-    """One ratio of accesses by rung, as the hardware counts it and as the emulator does."""
-
-    def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"]["ratios"][ratio]["hardware"]]
-        if not records:
-            return []
-        rows, data = [], []
-        for record in records:
-            sides = record["result"]["ratios"][ratio]
-            told = f"{sides['hardware']:.3g}, {sides['emulator']:.3g}"
-            rows.append(Bar(who(record), ((sides["hardware"], 0, f"{who(record)}: {told}"),), told))
-            data.append((who(record), f"{sides['hardware']:.4g}", f"{sides['emulator']:.4g}"))
-        grid = Grid("", ("rung", "hardware", "emulator"), tuple(data))
-        told = f"{words} The bar is the hardware's count; the emulator's is the second figure."
-        return [Figure(heading, told, partial(charts.bars, heading, rows), grid, _origin(folder, records))]
-
-    return make
-
-
-def _banks(folder: Path) -> list[Figure]:
-    """The bank of each element of a tile of 32 x 32 floats, as it lies and swizzled: a calculation, not a record."""
-    swizzle, lanes = (5, 0, 5), range(32)
-    heading, unit = "Banks of a tile of 32 x 32 floats", "bank"
-    rows = [banks(1, offsets=[32 * row + column for column in lanes], swizzle=swizzle) for row in lanes]
-    after = [found.after for found in rows if found.after is not None]
-    column = banks(1, pitch=32, down=32, swizzle=swizzle)
-    assert column.after is not None
-    panels = [
-        (f"as it lies: a column takes {column.before.wavefronts} wavefronts", [list(r.before.banks) for r in rows]),
-        (f"{column.swizzle}: a column takes {column.after.wavefronts}", [list(side.banks) for side in after]),
-    ]
-    data = tuple((str(n), " ".join(map(str, side.banks))) for n, side in enumerate(after))
-    words = (
-        "Each colour is a bank. A warp that reads a column meets one bank 32 times; the swizzle moves the elements of "
-        "each row so that a column meets every bank once."
-    )
-    origin = "Calculated: tilewright banks --down 32 --pitch 32 --swizzle 5,0,5."
-    return [
-        Figure(
-            heading, words, partial(charts.tiles, heading, panels, 32, unit), Grid("", ("row", "banks"), data), origin
-        )
-    ]
-
-
-def _roofline(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """The board's roofs, with each rung at the traffic that its tiles ask for."""
-
-    def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"].get("tflops") and "rung" in r["case"]]
-        if not records or not board_of(records[0]):
-            return []
-        found: RooflineReport = roofline(board_of(records[0]), dtype, records=records)
-        dots = [
-            Dot(p.tile_intensity, p.tflops, f"{p.name}: {p.tflops:.4g} TFLOP/s at {p.tile_intensity:.3g} FLOP/B", 0,
-                p.name.split("_")[0])
-            for p in found.points if p.tile_intensity and p.tflops
-        ]  # fmt: skip
-        xs = [dot.x for dot in dots] + [found.ridge / 4, found.ridge * 4]
-        x = charts.axis("FLOP per byte that blocks ask of L2 and memory together", xs, is_log=True)
-        y = charts.axis("TFLOP/s", [dot.y for dot in dots] + [found.peak_tflops], is_log=True)
-        low = max(x.low, y.low / (found.dram_gb_s * 1e-3))
-        edges = ((low, low * found.dram_gb_s * 1e-3), (found.ridge, found.peak_tflops), (x.high, found.peak_tflops))
-        roof = Line("device memory, then the peak of arithmetic", edges, 1)
-        words = (
-            f"{found.peak_tflops:.1f} TFLOP/s and {found.dram_gb_s:.0f} GB/s meet at {found.ridge:.1f} FLOP/B. A rung "
-            "above the slope is served by L2."
-        )
-        return [
-            Figure(
-                heading,
-                words,
-                partial(charts.plot, heading, x, y, dots, [roof]),
-                found.grids()[0],
-                _origin(folder, records),
-            )
-        ]
-
-    return make
-
-
-def _sizes(
-    suite: str, size: str, heading: str, by: Callable[[Record], str], against: str
-) -> Callable[[Path], list[Figure]]:
-    """The share of a library's speed by size, one line per kind of case."""
-
-    def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"].get("ratio")]
-        if not records:
-            return []
-        groups: dict[str, list[Record]] = {}
-        for record in records:
-            groups.setdefault(by(record), []).append(record)
-        lines, dots, data = [], [], []
-        for series, (name, held) in enumerate(sorted(groups.items())[: charts.SERIES]):
-            ordered = sorted(held, key=lambda record: record["case"][size])
-            points = tuple((float(r["case"][size]), float(r["result"]["ratio"])) for r in ordered)
-            lines.append(Line(name, points, series))
-            dots += [Dot(a, b, f"{name}, {a:g}: {b:.1%} of {against}", series) for a, b in points]
-            data += [
-                (name, str(r["case"][size]), f"{r['result']['ms']:.4g}", f"{r['result']['ratio']:.1%}") for r in ordered
-            ]
-        x = charts.doublings(_EXTENTS[size], [dot.x for dot in dots])
-        y = charts.axis(f"of {against}'s speed", [dot.y for dot in dots])
-        chart = partial(charts.plot, heading, x, y, dots, lines)
-        return [Figure(heading, f"The share of {against}'s speed in pairs; 1 is as fast.", chart,
-                       Grid("", ("case", size, "ms", f"of {against}"), tuple(data)), _origin(folder, records),
-                       tuple(line.name for line in lines))]  # fmt: skip
-
-    return make
-
-
-def _climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path], list[Figure]]:
-    """The share of cuBLAS's speed by size: of all rungs as cells, of the uppermost and the peers as lines.
-
-    What a suite of sizes has no record of is taken from `ladder`, the suite of one size.
-    """
-
-    def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"].get("ratio")]
-        if not records:
-            return []
-        known = {(who(record), record["case"]["m"]) for record in records}
-        others = [r for r in find_records(folder, ladder) if r["result"].get("ratio")] if ladder else []
-        others = [r for r in others if (who(r), r["case"]["m"]) not in known]
-        told = f" {', '.join(map(str, sorted({r['case']['m'] for r in others})))}: suite {ladder}." if others else ""
-        records += others
-        sizes = sorted({record["case"]["m"] for record in records})
-        made: dict[str, dict[int, Record]] = {}
-        for record in records:
-            made.setdefault(who(record), {})[record["case"]["m"]] = record
-        peers = {who(record) for record in records if "peer" in record["case"]}
-        rungs = [name for name in made if name not in peers]
-        drawn = [*rungs[len(peers) - charts.SERIES :], *peers]
-        lines, dots = [], []
-        for series, name in enumerate(drawn):
-            shares = {m: r["result"]["ratio"] for m, r in sorted(made[name].items())}
-            lines.append(Line(name, tuple((float(m), share) for m, share in shares.items()), series))
-            dots += [Dot(float(m), share, f"{name}, {m}: {share:.1%} of cuBLAS", series) for m, share in shares.items()]
-        x = charts.doublings(_EXTENTS["m"], [float(size) for size in sizes])
-        y = charts.axis("of cuBLAS's speed", [dot.y for dot in dots])
-        cells = [
-            (name, tuple(held[m]["result"]["ratio"] if m in held else None for m in sizes))
-            for name, held in made.items()
-        ]
-        times = tuple(
-            (name, *(f"{held[m]['result']['tflops']:.3g} ({held[m]['result']['ms']:.3g} ms)" if m in held else "-"
-                     for m in sizes))
-            for name, held in made.items()
-        )  # fmt: skip
-        library = {m: r["result"] for held in made.values() for m, r in held.items()}
-        cublas = tuple(f"{library[m]['tflops'] / library[m]['ratio']:.3g} ({library[m]['reference_ms']:.3g} ms)"
-                       for m in sizes)  # fmt: skip
-        origin = _origin(folder, records)
-        return [
-            Figure(heading, "Each rung's share of cuBLAS's speed, m = n = k across. Green: as fast, or faster." + told,
-                   partial(charts.heat, heading, [str(m) for m in sizes], cells),
-                   Grid("", ("TFLOP/s", *map(str, sizes)), (("cuBLAS", *cublas), *times)), origin),
-            Figure(f"{heading}: the uppermost", "The uppermost rungs, next to other libraries.",
-                   partial(charts.plot, f"{heading}: the uppermost", x, y, dots, lines),
-                   Grid("", ("of cuBLAS", *map(str, sizes)),
-                        tuple((name, *("-" if share is None else f"{share:.1%}" for share in shares))
-                              for name, shares in cells if name in drawn)), origin, tuple(drawn)),
-        ]  # fmt: skip
-
-    return make
-
-
-def _landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """Every config that was measured for a product, as a share of the best one's speed."""
-
-    def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"].get("configs")]
-        if not records:
-            return []
-        rows, data = [], []
-        for record in records:
-            case, configs = record["case"], record["result"]["configs"]
-            best = min(config["us"] for config in configs)
-            name = "{m}x{n}x{k} {layout}".format(**case)
-            values = [
-                (best / c["us"], f"{name}: {c['config_text']}, {c['us']:g} us, {best / c['us']:.1%}") for c in configs
-            ]
-            rows.append((name, values))
-            near = sum(share >= 0.95 for share, _ in values)
-            data.append((name, str(len(configs)), str(configs[0]["config_text"]), f"{best:g}", str(near),
-                         f"{median(share for share, _ in values):.0%}"))  # fmt: skip
-        words = "Each tick is a config, placed by its share of the best one's speed: how much the choice matters."
-        names = ("product", "configs", "the best", "us", "within 5%", "the median's share")
-        chart = partial(charts.strips, heading, rows, "share of the best config's speed")
-        return [Figure(heading, words, chart, Grid("", names, tuple(data)), _origin(folder, records))]
-
-    return make
+# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def _thread_shape(record: Record) -> str:
@@ -384,9 +81,6 @@ def _loads(record: Record) -> str:
     return str(record["case"]["config_text"]).replace(": load_", " ").replace("_fragments", "")
 
 
-_EXTENTS = {"m": "m = n = k", "seq_q": "queries and keys"}
-
-
 def _layout(record: Record) -> str:
     return str(record["case"]["layout"]).upper()
 
@@ -399,49 +93,51 @@ def _attention_case(record: Record) -> str:
 
 SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
     ("Ladders", (
-        _ladder("fp32-ladder", "fp32, from a naive loop", "C = A B at 4096 cubed: each rung, one idea.", "cuBLAS"),
-        _ladder("bf16-ladder", "bf16 on tensor cores", "The same in bf16; h12 and above multiply by wgmma.", "cuBLAS"),
-        _ladder("attention-ladder", "Attention", "4096 queries and keys, d_head 128, batch 16, 16 heads.",
+        ladder("fp32-ladder", "fp32, from a naive loop", "C = A B at 4096 cubed: each rung, one idea.", "cuBLAS"),
+        ladder("bf16-ladder", "bf16 on tensor cores", "The same in bf16; h12 and above multiply by wgmma.", "cuBLAS"),
+        ladder("attention-ladder", "Attention", "4096 queries and keys, d_head 128, batch 16, 16 heads.",
                 "FlashAttention-2"),
+        ladder("attention-hopper", "Attention on Hopper",
+                "wgmma and TMA, by roles. 4096 queries and keys, d_head 128, batch 4, 16 heads.", "cuDNN"),
     )),
     ("Experiments", (
-        _ladder("fp32-f08-threads", "What a thread computes, and in how many pieces",
+        ladder("fp32-f08-threads", "What a thread computes, and in how many pieces",
                 "f08, 128 elements per thread: one article's fourteen shapes.", "cuBLAS", _thread_shape),
-        _ladder("fp32-cp-async", "cp.async by itself",
+        ladder("fp32-cp-async", "cp.async by itself",
                 "128 x 128 x 8, 256 threads: one buffer, two by way of registers, two by cp.async.", "cuBLAS"),
-        _ladder("bf16-wmma-shapes", "wmma's three shapes", "The same 64 x 64 of a warp, made of other fragments.",
+        ladder("bf16-wmma-shapes", "wmma's three shapes", "The same 64 x 64 of a warp, made of other fragments.",
                 "cuBLAS", _fragments),
-        _ladder("attention-buffer", "Fragments loaded a step ahead", "a17 with +buffer and without, for five tiles.",
+        ladder("attention-buffer", "Fragments loaded a step ahead", "a17 with +buffer and without, for five tiles.",
                 "FlashAttention-2", _loads),
     )),
     ("What warps wait for", (
-        _stalls("fp32-stalls", "Stalls of the fp32 rungs"), _stalls("bf16-stalls", "Stalls of the bf16 rungs"),
-        _stalls("attention-stalls", "Stalls of the attention rungs"), _profiles,
+        stalls("fp32-stalls", "Stalls of the fp32 rungs"), stalls("bf16-stalls", "Stalls of the bf16 rungs"),
+        stalls("attention-stalls", "Stalls of the attention rungs"), stalls_of_all,
     )),
     ("Memory accesses", (
-        _accesses("counters", "sectors_per_load", "Sectors per global load",
+        accesses("counters", "sectors_per_load", "Sectors per global load",
                   "A warp's load of 32 floats needs 4 sectors; of 32 vectors of four, 16."),
-        _accesses("counters", "wavefronts_per_shared_load", "Wavefronts per shared load",
+        accesses("counters", "wavefronts_per_shared_load", "Wavefronts per shared load",
                   "A warp's load of 32 words needs one; of vectors, up to four."),
-        _accesses("bf16-counters", "wavefronts_per_shared_load", "Wavefronts per shared load, 16 bits",
+        accesses("bf16-counters", "wavefronts_per_shared_load", "Wavefronts per shared load, 16 bits",
                   "ldmatrix.x4 needs four; h08's lines conflict, h09 swizzles them."),
     )),
-    ("Shared memory", (_banks,)),
+    ("Shared memory", (banks_of_a_tile,)),
     ("Rooflines", (
-        _roofline("fp32-ladder", "f32", "fp32 rungs under the roofs"),
-        _roofline("bf16-ladder", "bf16", "bf16 rungs under the roofs"),
+        under_the_roofs("fp32-ladder", "f32", "fp32 rungs under the roofs"),
+        under_the_roofs("bf16-ladder", "bf16", "bf16 rungs under the roofs"),
     )),
     ("Sizes", (
-        _climb_by_size("fp32-ladder-sizes", "fp32 rungs by size", "fp32-ladder"),
-        _climb_by_size("bf16-ladder-sizes", "bf16 rungs by size", "bf16-ladder"),
-        _climb_by_size("fp16-ladder-sizes", "fp16 rungs by size"),
-        _sizes("fp32-f12", "m", "fp32 products by size", _layout, "cuBLAS"),
-        _sizes("bf16-cubes", "m", "Small bf16 products by size", _layout, "cuBLAS"),
-        _sizes("attention-sizes", "seq_q", "Attention on Ampere's instructions by length", _attention_case,
+        climb_by_size("fp32-ladder-sizes", "fp32 rungs by size", "fp32-ladder"),
+        climb_by_size("bf16-ladder-sizes", "bf16 rungs by size", "bf16-ladder"),
+        climb_by_size("fp16-ladder-sizes", "fp16 rungs by size"),
+        by_size("fp32-f12", "m", "fp32 products by size", _layout, "cuBLAS"),
+        by_size("bf16-cubes", "m", "Small bf16 products by size", _layout, "cuBLAS"),
+        by_size("attention-sizes", "seq_q", "Attention on Ampere's instructions by length", _attention_case,
                "FlashAttention-2"),
-        _sizes("attention-planned", "seq_q", "Attention as planned by length", _attention_case, "FlashAttention-2"),
+        by_size("attention-planned", "seq_q", "Attention as planned by length", _attention_case, "cuDNN"),
     )),
-    ("Tuning landscapes", (_landscape("fp32-f12-sweep", "Configs of f12"),)),
+    ("Tuning landscapes", (landscape("fp32-f12-sweep", "Configs of f12"),)),
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Figures in sentences, out of records: `<!-- figure: SUITE [WHO] [KEY VALUE]... NAME -->1.05<!-- end -->`.
 
-The record is the one of a suite whose subject is WHO and whose case has these values; NAME is a figure of its result.
-`mean`, `least` or `most` before the suite takes it of several records (the mean is the geometric one), `count` how many
-there are, and ` / ` between two of these is their ratio.
+The record is the one of a suite whose subject is WHO and whose case has these values (* is any); NAME is a figure of
+its result. `mean`, `least` or `most` before the suite takes it of several records (the mean is the geometric one),
+`count` how many there are, and ` / ` between two of these is their ratio.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _value(words: list[str], folder: Path) -> tuple[float, bool]:
         for record in find_records(folder, suite)
         if who(record).startswith(subject)
         and record["result"].get(name) is not None
-        and all(str(record["case"].get(key)) == value for key, value in wanted.items())
+        and all(key in record["case"] and value in ("*", str(record["case"][key])) for key, value in wanted.items())
     ]
     if not records or (over is None and len(records) > 1):
         raise TilewrightError(f"figure {' '.join(words)!r}: {len(records)} records in {folder} are meant.")

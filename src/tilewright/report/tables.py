@@ -337,6 +337,7 @@ PAGES: dict[str, Page] = {
     "emulator": EMULATOR_PAGE,
     "corpus": CORPUS_PAGE,
     "census": census.projects,
+    "strangers": census.judged,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,

@@ -4,8 +4,8 @@ browser.
 traces.json is shipped; `tilewright report --write` remakes what is of kernels that have changed since, and a test holds
 it to the emulator.
 A trace's arrays: `ops` the instructions, `patterns` sets of 32 offsets (null: the lane takes no part), `events`
-[op, warps as bits, accesses, told, mbarriers], an access [array or -1 for shared memory, writes, bytes a lane, [[warp,
-pattern, offset], ...]].
+[op, warps as bits, accesses, told, mbarriers], an access [array or -1 for shared memory, writes, bytes per lane,
+[[warp, pattern, offset], ...]].
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..errors import TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..lab.attention import AttentionStep
-from ..lab.exercise import read_exercise
+from ..lab.exercise_lines import read_exercise
 from ..lab.fingerprint import AnyRung, kernel_hash
 from ..lab.ladder import Step
 from ..lab.subject import every_rung, read_config
@@ -74,14 +74,19 @@ class Scene:
 
 SCENES = (
     Scene("f01", "", (64, 64, 16)),
+    Scene("f01", "tile_m=16,tile_n=16", (32, 32, 16)),
     Scene("f02", "", (64, 64, 16)),
+    Scene("f02", "tile_m=16,tile_n=16", (32, 32, 16)),
     Scene("f03", "", (64, 64, 64)),
+    Scene("f03", "tile_m=16,tile_n=16,tile_k=16", (32, 32, 48)),
     Scene("f04", "", (64, 64, 24)),
+    Scene("f04", "thread_m=4,tile_m=32", (32, 64, 24)),
     Scene("f05", "tile_m=64,tile_n=64,tile_k=8,thread_m=8,thread_n=4", (64, 64, 24)),
     Scene("f05", "tile_m=64,tile_n=64,tile_k=8,thread_m=4,thread_n=8", (64, 64, 24)),
     Scene("f06", "tile_m=64,tile_n=64,tile_k=8,thread_m=8,thread_n=4", (64, 64, 24)),
     Scene("f08", "tile_k=8", (64, 128, 24)),
     Scene("f09", "tile_k=8", (64, 128, 24)),
+    Scene("f09", "", (64, 128, 48)),
     Scene("f10", "", (64, 128, 32)),
     Scene("f11", "tile_k=8", (64, 128, 40)),
     Scene("f12", "tile_k=8,stages=2", (128, 256, 40)),
@@ -94,13 +99,16 @@ SCENES = (
     Scene("h11", "stages=3", (128, 256, 160)),
     Scene("h11", "stages=4", (128, 256, 160)),
     Scene("h12", "stages=3", (128, 256, 320)),
+    Scene("h12", "", (128, 256, 320)),
     Scene("h14", "stages=3", (128, 256, 384)),
+    Scene("h14", "", (128, 256, 384)),
     Scene("h15", "stages=3", (128, 256, 384)),
     Scene("h15", "", (128, 256, 384)),
     Scene("h17", "", (256, 384, 320)),
     Scene("a01", "", (64, 192, 64)),
     Scene("a02", "", (64, 192, 64)),
     Scene("a03", "", (64, 192, 64)),
+    Scene("a03", "b_c=32", (64, 160, 64)),
     Scene("a19", "", (64, 576, 64)),
     Scene("a22", "", (64, 576, 64)),
     *(Scene(str(KERNELS / name)) for name in ("transpose.cu", "transpose_padded.cu", "no_barrier.cu")),
@@ -121,8 +129,8 @@ def record(scene: Scene) -> dict[str, Any]:
     A rung's result is judged. What a kernel file does wrong is part of its trace.
     """
     rung = every_rung(scene.rung)
-    told = {"key": scene.key, "kernels": _hash(scene)}
-    return told | (_of_file(Path(scene.rung)) if rung is None else _of_rung(scene, rung))
+    ran = _of_file(Path(scene.rung)) if rung is None else _of_rung(scene, rung)
+    return {"key": scene.key, "kernels": _hash(scene)} | ran
 
 
 def _of_rung(scene: Scene, rung: AnyRung) -> dict[str, Any]:
@@ -170,7 +178,7 @@ def _of_file(path: Path) -> dict[str, Any]:
     Arrays of one dimension are drawn in rows of 64. Raises InvalidOperand and CompileError.
     """
     exercise = read_exercise(path)
-    kernel = load(path, exercise.entry, GPU, ())
+    kernel = load(path, exercise.entry, GPU, exercise.include)
     given, _, kinds = exercise.values()
     memory, recorder = GlobalMemory(), Recorder()
     parameters = decoded(kernel.ptx, kernel.entry).entry.parameters

@@ -1,12 +1,12 @@
-"""Products of arrays that only their own library can make without a wait: tilewright.jax registers itself here."""
+"""Products of arrays that only their own library can make without a wait: who can do so registers itself here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from typing import Any, NamedTuple
 
+from . import frameworks
 from .warm import MISS
 
 
@@ -19,8 +19,6 @@ class Repeater(NamedTuple):
 
 
 _by_array: dict[type, Repeater] = {}
-_HOMES = {"jax": "tilewright.jax"}
-"""Who registers arrays of a kind (arrays.view.Operand.kind)."""
 
 
 def register(array: type, repeater: Repeater) -> None:
@@ -36,8 +34,8 @@ def repeat(a: Any, b: Any, options: Any, asked: Any) -> Any:
 
 def note(kind: str, a: Any, b: Any, options: Any, asked: Any) -> None:
     """Let the product that was just made of arrays on a GPU be repeated, where their library has a way."""
-    if kind in _HOMES:
+    if kind == "jax":
         with suppress(ImportError, AttributeError):  # a version of the library that has no such way
-            import_module(_HOMES[kind])
+            frameworks.load(kind)
         if type(a) in _by_array:
             _by_array[type(a)].note(a, b, options, asked)

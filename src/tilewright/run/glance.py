@@ -73,7 +73,7 @@ def _of_library(library: libraries.Library, value: Any) -> Glance:
 
 
 def _of_dlpack(value: Any, stream: int) -> Glance | None:
-    """None for memory of the host."""
+    """Return the glance; None for memory of the host."""
     where, _ = value.__dlpack_device__()
     if where != dlpack.CUDA:
         return None
@@ -81,8 +81,9 @@ def _of_dlpack(value: Any, stream: int) -> Glance | None:
     raw = dlpack.Raw.of(capsule, "a")
     jax = sys.modules.get("jax")
     kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
-    signature = (kind, raw.device, raw.layout, raw.read_only, raw.address & 15)
-    return Glance(signature, kind, raw.address, raw.device[1], None, (value, capsule))
+    address, place, form, shape, strides, read_only = raw
+    signature = (kind, place, form, shape, strides, read_only, address & 15)
+    return Glance(signature, kind, address, place >> 32, None, (value, capsule))
 
 
 def _of_interface(value: Any, interface: Any) -> Glance:

@@ -1,21 +1,50 @@
-"""The differentiator of calls on tensors that want gradients: tilewright.torch registers itself here."""
+"""The differentiator of calls on tensors that want gradients, which registers itself here."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
+from . import frameworks
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _differentiable: dict[str, Callable[..., Any]] = {}
+_untraced: dict[str, Callable[..., Any]] = {}
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
-    """Let `function` carry out calls of `name` on tensors that require a gradient."""
+    """Let `function` carry out calls of `name` on tensors that require a gradient, and those that torch.compile
+    follows."""
     _differentiable[name] = function
+
+
+def register_untraced(name: str, function: Callable[..., Any]) -> None:
+    """Let `function`, which is `name` as torch.compile leaves it alone, carry out calls that it cannot follow."""
+    _untraced[name] = function
+
+
+def breaks_graphs(function: Function) -> Function:
+    """Let torch.compile leave calls of `function` alone."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if traced(args[0] if args else None):
+            _load()
+            return _untraced[function.__name__](*args, **options)
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def traced(array: Any) -> bool:
+    """Return whether torch.compile follows a call on this tensor: it can follow the operators that give gradients, but
+    no launches."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling() and isinstance(array, torch.Tensor)
 
 
 def wanted(arrays: Iterable[Any]) -> bool:
@@ -28,15 +57,29 @@ def wanted(arrays: Iterable[Any]) -> bool:
     return any(x.requires_grad for x in tensors) and (tensors[0].is_cuda or current_executor() is not None)
 
 
-def differentiable(name: str, unsupported: dict[str, bool]) -> Callable[..., Any]:
-    """Return what carries out calls of `name` with gradients. `unsupported`: options that have none, and whether they
-    were asked for. Raises InvalidOperand for one that was."""
-    for option, asked in unsupported.items():
-        if asked:
-            raise InvalidOperand(
-                f"{option} is not supported where an operand requires a gradient. Omit it, or call {name} on detached "
-                "tensors or under torch.no_grad()."
-            )
-    if name not in _differentiable:
-        import_module("tilewright.torch")
-    return _differentiable[name]
+def _load() -> None:
+    """Let torch's room register itself."""
+    if not _differentiable:
+        frameworks.load("torch")
+
+
+# What torch.compiler.assume_constant_result sets, without torch: torch.compile runs it, since it cannot follow imports.
+_load._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def differentiable(name: str, unsupported: dict[str, Any], traced: bool) -> Callable[..., Any]:
+    """Return what carries out calls of `name` with gradients, or as operators where they are `traced`.
+
+    `unsupported`: the options that neither has, with their values. With one of them a traced call breaks the graph and
+    runs as it would without torch.compile. Raises InvalidOperand where gradients are asked for.
+    """
+    _load()
+    asked = {option: value for option, value in unsupported.items() if value is not None and value is not False}
+    if not asked:
+        return _differentiable[name]
+    if traced:
+        return partial(_untraced[name], **asked)
+    raise InvalidOperand(
+        f"{next(iter(asked))} is not supported where an operand requires a gradient. Omit it, or call {name} on "
+        "detached tensors or under torch.no_grad()."
+    )

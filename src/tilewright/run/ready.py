@@ -13,7 +13,7 @@ from ..jit.limits import Recent
 from .program import Program
 
 if TYPE_CHECKING:
-    from ..jit.device import Prepared
+    from ..jit.loaded import Prepared
 
 
 class Ready:
@@ -47,7 +47,7 @@ class Ready:
         """For each run its stages, loaded and shaped. The GPU's context must be current."""
         found = self._prepared.get(ordinal)
         if found is None:
-            from ..jit.device import Prepared
+            from ..jit.loaded import Prepared
 
             made = []
             known: dict[tuple[Launch, ...], tuple[Prepared, ...]] = {}

@@ -108,6 +108,15 @@ class Call(Protocol):
         ...
 
 
+class Unchecked:
+    """A call of a family whose results have no check of their own."""
+
+    verify = False
+
+    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+
 def run(call: Call) -> tuple[tuple[Any, ...], Ran | None]:
     """Carry out a call: its results, in the order of its outputs, and what ran on the arrays' own GPU.
 
@@ -139,7 +148,8 @@ def executor_for_host(first: Operand, others: Sequence[Operand]) -> Executor | N
                 f"{operand.name} (shape {operand.shape}) is a {operand.kind} array on the CPU. Move it to a CUDA GPU, "
                 "or run on the emulator: with tilewright.emulator(): ..."
             )
-    from ..jit.device import executor_for, gpu_available, why_no_gpu
+    from ..jit.device import gpu_available, why_no_gpu
+    from ..jit.gpu_executor import executor_for
 
     if not gpu_available():
         raise DeviceError(
@@ -155,7 +165,8 @@ def executor_for_host(first: Operand, others: Sequence[Operand]) -> Executor | N
 
 def _run_in_place(call: Call) -> tuple[tuple[Any, ...], Ran | None]:
     """Launch on the arrays' own GPU, in the first one's current stream, ordered with what the others' streams hold."""
-    from ..jit.device import bound_to, executor_for
+    from ..jit.device import bound_to
+    from ..jit.gpu_executor import executor_for
 
     first = call.first
     ordinal = first.device
@@ -213,7 +224,7 @@ def _may_compile(call: Call, program: Program, gpu: Gpu, ordinal: int) -> bool:
 
 @contextmanager
 def _checking(call: Call, made: Ready, bases: Mapping[str, int], stream: int) -> Iterator[None]:
-    from ..jit.device import executor_for
+    from ..jit.gpu_executor import executor_for
 
     executor = executor_for(call.first.device or 0, stream)
     held: list[Callable[[], None]] = []
@@ -249,7 +260,7 @@ def _borrow(first: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
         with cupy.cuda.Device(first.device):
             held = [cupy.cuda.alloc(nbytes)]
         return int(held[0].ptr), held.clear
-    from ..jit.device import executor_for
+    from ..jit.gpu_executor import executor_for
 
     executor = executor_for(first.device or 0)
     address = executor.borrow(nbytes)

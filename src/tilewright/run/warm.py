@@ -21,7 +21,7 @@ from ..plan.tables import generation
 from . import libraries
 
 if TYPE_CHECKING:
-    from ..jit.device import Prepared
+    from ..jit.loaded import Prepared
     from ..jit.tensor_map import TensorMap
     from .ready import Ready
     from .runner import Call, Ran
@@ -119,7 +119,10 @@ class Calls(Generic[T]):
         if self._tables != generation():
             self.forget()
             return None
-        found = self._young.get(key)
+        try:
+            found = self._young.get(key)
+        except TypeError:  # an option that cannot be hashed: the full path says what is wrong with it
+            return None
         if found is not None:
             return found
         found = self._old.pop(key, None)
@@ -128,8 +131,8 @@ class Calls(Generic[T]):
         return found
 
     def put(self, key: Hashable, call: T) -> None:
-        if self._tables is None:  # nobody asks before a library's first call has been seen
-            self._tables = generation()
+        if self._tables != generation():  # a plan was made since the last look-up, and noticed new tables first
+            self.forget()
         most = limits.warm_calls() // 2
         if len(self._young) >= most:
             self._old, self._young = self._young, {}

@@ -12,7 +12,7 @@ Imported on request only; `import tilewright` never imports torch.
 from __future__ import annotations
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ImportError as error:
     from ..errors import MissingDependency
 
@@ -20,7 +20,12 @@ except ImportError as error:
         "tilewright.torch needs torch, which is not installed. Install it: pip install torch"
     ) from error
 
-from ..run.gradients import register
+from ..attn.attention import attention as _attention
+from ..attn.attention import attention_varlen as _attention_varlen
+from ..attn.backward import attention_backward as _attention_backward
+from ..gemm.matmul import matmul as _matmul
+from ..grouped.matmul import grouped_matmul as _grouped_matmul
+from ..run.gradients import register, register_untraced
 from .attention import attention, attention_varlen, of_layout, scaled_dot_product_attention
 from .context import context_rows, ring_attention
 from .distributed import register as share_out
@@ -36,6 +41,8 @@ register("matmul", matmul)
 register("grouped_matmul", grouped_matmul)
 register("attention", of_layout)
 register("attention_varlen", attention_varlen)
+for _function in (_matmul, _grouped_matmul, _attention, _attention_varlen, _attention_backward):
+    register_untraced(_function.__name__, _torch.compiler.disable(_function))
 
 __all__ = [
     "Changes",

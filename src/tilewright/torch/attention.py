@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..arrays.eager import as_autocast_does, is_eager, is_watched, runs_here, wants_gradients
+from ..arrays.scalar import flag
 from ..attn.arguments import read_window
-from ..attn.rung import D_HEADS
+from ..attn.config import D_HEADS
 from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
 from .attention_gradient import Call, Options, attend, attend_again, direct, forward, forward_with_lse
-from .eager import as_autocast_does, is_eager, is_watched, runs_here, wants_gradients
-from .transforms import refuse_transforms, transforms_active
+from .transforms import check_tensors, refuse_transforms, transforms_active
 
 _torchs = functional.scaled_dot_product_attention
 """Torch's own, whatever stands in its place later."""
@@ -28,7 +29,7 @@ _torchs = functional.scaled_dot_product_attention
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
     window: tuple[int, int] | None = None, softcap: float = 0.0, bias: Tensor | None = None,
-    score: Callable[..., Any] | None = None, return_lse: bool = False,
+    score: Callable[..., Any] | None = None, sinks: Tensor | None = None, return_lse: bool = False,
 ) -> Any:  # fmt: skip
     """`tilewright.attention` of torch tensors [batch, heads, rows, d_head], which torch.compile takes in one graph.
 
@@ -36,10 +37,20 @@ def attention(
     the gradient of a bias, and that of a gradient. With torch.use_deterministic_algorithms gradients are the same bits
     at every run. The result lies as q does: [batch, rows, heads, d_head] where q's rows lie outside its heads.
 
-    Raises as `tilewright.attention` does, and InvalidOperand for a score function under torch.compile.
+    sinks: [heads], a score per head that takes its share of every query's weights, and has no value (as in gpt-oss). It
+    has a gradient, and counts in the LSE. The result is multiplied in a pass of its own, and rounded once more.
+
+    A score function breaks torch.compile's graph. Raises as `tilewright.attention` does.
     """
+    check_tensors("tilewright.torch.attention", q, k, v, bias, sinks)
     if q.dim() != 4:
         raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
+    if sinks is not None:
+        out, lse = attention(
+            q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, score=score,
+            return_lse=True,
+        )  # fmt: skip
+        return _with_sinks(out, lse, sinks, q.shape[1], return_lse)
     refuse_transforms("tilewright.torch.attention", q, k, v, bias)
     options = _options(q, is_causal, scale, window, softcap)
     simple = bias is score is None and not return_lse and not is_watched()
@@ -48,9 +59,10 @@ def attention(
     given = (q, k, v) if bias is None else (q, k, v, bias)
     if not is_eager(given):
         if score is not None:
-            raise InvalidOperand(
-                "score is not supported under torch.compile or a dispatch mode. Call attention outside."
-            )
+            return _apart("attention")(
+                q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, score=score,
+                return_lse=return_lse,
+            )  # fmt: skip
         if return_lse or _wants_gradients(given):
             found = forward_with_lse(q, k, v, bias, None, None, -1, *options)
             return found if return_lse else found[0]
@@ -69,12 +81,22 @@ def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None, *, is_causal: bool = False, scale: float | None = None,
     window: tuple[int, int] | None = None, softcap: float = 0.0, score: Callable[..., Any] | None = None,
-    return_lse: bool = False,
+    sinks: Tensor | None = None, return_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """`tilewright.attention_varlen` of torch tensors, with gradients, as `attention` has them.
+    """`tilewright.attention_varlen` of torch tensors, with gradients and sinks, as `attention` has them.
 
     Gradients of rows that no entry has are 0.
     """
+    check_tensors("tilewright.torch.attention_varlen", q, k, v, sinks)
+    if sinks is not None:
+        out, lse = attention_varlen(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
+            window=window, softcap=softcap, score=score, return_lse=True,
+        )  # fmt: skip
+        rows = torch.arange(q.shape[0], device=q.device) < torch.as_tensor(cu_seqlens_q, device=q.device)[-1]
+        out = torch.where(rows[:, None, None], out, 0)  # nobody wrote those after the last entry
+        found = _with_sinks(out.transpose(0, 1), torch.where(rows, lse, -math.inf), sinks, q.shape[1], True)
+        return (found[0].transpose(0, 1), found[1]) if return_lse else found[0].transpose(0, 1)
     refuse_transforms("tilewright.torch.attention_varlen", q, k, v)
     options = _options(q, is_causal, scale, window, softcap)
     starts = tuple(
@@ -84,17 +106,40 @@ def attention_varlen(
     longest = -1 if max_seqlen_q is None else max_seqlen_q
     if not is_eager((q, k, v)):
         if score is not None:
-            raise InvalidOperand(
-                "score is not supported under torch.compile or a dispatch mode. Call attention outside."
-            )
+            return _apart("attention_varlen")(
+                q, k, v, *starts, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale, window=window,
+                softcap=softcap, score=score, return_lse=return_lse,
+            )  # fmt: skip
         found = forward_with_lse(q, k, v, None, *starts, longest, *options)
         return found if return_lse else found[0]
     return attend(q, k, v, None, Call(starts, longest, options, score, return_lse))
 
 
+_alone = {one.__name__: torch.compiler.disable(one) for one in (attention, attention_varlen)}
+
+
+def _apart(name: str) -> Callable[..., Any]:
+    """The function as torch.compile leaves it alone: the graph breaks. Raises InvalidOperand in a dispatch mode."""
+    if not torch.compiler.is_dynamo_compiling():
+        raise InvalidOperand("score is not supported in a dispatch mode. Call attention outside.")
+    return _alone[name]
+
+
+def _with_sinks(out: Tensor, lse: Tensor, sinks: Tensor, heads: int, return_lse: bool) -> Any:
+    """The result and LSE [..., heads, rows] of scores with one more of each head, whose value is 0."""
+    if sinks.shape != (heads,) or not sinks.is_floating_point():
+        raise InvalidOperand(
+            f"sinks is {sinks.dtype} of shape {tuple(sinks.shape)}; q has {heads} heads: pass ({heads},) floats."
+        )
+    own = sinks.to(lse)[:, None]
+    ahead = torch.where(lse == -math.inf, lse, lse - own)  # where a query sees no key, all weight is the sink's
+    result = (out * torch.sigmoid(ahead)[..., None]).to(out.dtype)
+    return (result, torch.logaddexp(lse, own)) if return_lse else result
+
+
 def _options(q: Tensor, is_causal: bool, scale: float | None, window: Any, softcap: float) -> Options:
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return Options(is_causal, scale, *read_window(window), float(softcap))
+    return Options(flag(is_causal, "is_causal"), scale, *read_window(window), float(softcap))
 
 
 def _wants_gradients(given: tuple[Tensor, ...]) -> bool:
@@ -173,6 +218,10 @@ def scaled_dot_product_attention(
     dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256) torch's own does, and a RuntimeWarning says
     so once for each reason. Gradients: see this module.
     """
+    if not all(isinstance(x, Tensor) for x in (query, key, value)):
+        return _torchs(query, key, value)  # says what it takes
+    if torch.is_autocast_enabled(query.device.type) and runs_here(query):
+        query, key, value = map(as_autocast_does, (query, key, value))
     asked = is_causal, scale, enable_gqa
     simple = (
         attn_mask is None and dropout_p == 0.0 and type(is_causal) is type(enable_gqa) is bool
@@ -182,8 +231,7 @@ def scaled_dot_product_attention(
         found = _again(query, key, value, asked)
         if found is not MISS:
             return found
-    if runs_here(query) and torch.is_autocast_enabled(query.device.type):
-        query, key, value = map(as_autocast_does, (query, key, value))
+    is_causal, enable_gqa = flag(is_causal, "is_causal"), flag(enable_gqa, "enable_gqa")
     reason = _why_torch(query, key, value, attn_mask, dropout_p)
     if reason is not None or _refused(query, key, value, attn_mask, is_causal, enable_gqa):
         if reason is not None:

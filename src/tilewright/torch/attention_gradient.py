@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..arrays.eager import is_watched, past_transforms
 from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
@@ -25,7 +26,6 @@ from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
 from .attention_warm import Known
-from .eager import is_watched, past_transforms
 
 _torchs = functional.scaled_dot_product_attention
 """Torch's own, whatever stands in its place later."""

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..arrays.scalar import flag
 from ..errors import InvalidOperand
 from .attention_gradient import Options, _backward, direct
 from .transforms import refuse_transforms
@@ -56,7 +57,7 @@ def ring_attention(
     if zigzag and q.shape[2] % 2:
         raise InvalidOperand(f"{q.shape[2]} rows of a process are not two equal parts, as zigzag needs.")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    options = Options(is_causal, scale, -1, -1, float(softcap))
+    options = Options(flag(is_causal, "is_causal"), scale, -1, -1, float(softcap))
     out, lse = _Ring.apply(q, k, v, group, options, zigzag)
     return (out, lse) if return_lse else out
 

@@ -10,11 +10,11 @@ from typing import Any, Literal, cast
 
 import torch
 
+from ..arrays.eager import runs_here
 from ..errors import InvalidOperand
 from ..gemm.matmul import matmul as run
 from ..gemm.problem import SCALE_BLOCK
 from ..gemm.quantize import of_tensor
-from .eager import runs_here
 from .matmul import matmul
 from .product import reduced
 from .transforms import refuse_transforms
@@ -47,7 +47,7 @@ def fp8_linear(
 
     Raises InvalidOperand for other dtypes and names, and as tilewright.matmul does.
     """
-    refuse_transforms("tilewright.torch.fp8_linear", x, weight, *(() if bias is None else (bias,)))
+    refuse_transforms("tilewright.torch.fp8_linear", x, weight, bias)
     if scales not in BLOCKS:
         raise InvalidOperand(f"scales={scales!r} is not one of {', '.join(map(repr, BLOCKS))}.")
     if backward not in (OWN, "e4m3", "e5m2"):

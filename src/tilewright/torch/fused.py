@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
+from ..arrays.eager import is_batched, is_eager, runs_here, wants_gradients
 from ..epilogue.recorded import Recorded, parse
 from ..errors import InvalidOperand
 from ..gemm.matmul import matmul as run
 from .backward import KEPT_FROM, Backward, before_relu, cut_at_activation, plan_backward
-from .eager import is_batched, is_eager, runs_here, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
 from .inductor import lower_products
 from .product import How, gradient_of_a, gradient_of_b, gradient_of_c, lies_turned, product, product_shape, reduced
@@ -62,7 +62,7 @@ def _on_cpu(
     out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str,
     deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """By torch's own operations: there is no tilewright kernel for CPUs."""
+    """Compute it by torch's own operations: there is no tilewright kernel for CPUs."""
     recorded, how = parse(expression), How(precision, deterministic, batch_invariant)
     named = dict(zip(recorded.operands, operands, strict=True))
     wide = compute_dtype(a.dtype)
@@ -98,7 +98,7 @@ def check_over_result(name: str, operand: torch.Tensor, shape: Sequence[Any], gi
     lead = len(shape) - operand.dim()
     if lead < 0 or not all(have == 1 or have == want for have, want in zip(operand.shape, shape[lead:], strict=True)):
         told = tuple(operand.shape if given is None else given)
-        per_row = " (one number a row)" if name == "row_scale" else ""
+        per_row = " (one number per row)" if name == "row_scale" else ""
         raise InvalidOperand(f"{name} {told} does not broadcast to the result's shape {tuple(shape)}{per_row}.")
 
 

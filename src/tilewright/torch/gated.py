@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..arrays.eager import PLAIN, is_eager, is_watched, past_transforms, runs_here, wants_gradients
 from ..errors import InvalidOperand
 from ..gemm.warm_layer import WarmLayer
 from ..run import libraries
 from ..run.warm import Calls
-from .eager import PLAIN, is_eager, is_watched, past_transforms, runs_here, wants_gradients
 from .layer import DTYPES, gradients_of, layer_of, new_layer
 from .linear import ACTIVATIONS, Linear, has_hooks, linear, name_of
-from .transforms import transforms_active
+from .transforms import check_tensors, transforms_active
 
 _aten = torch.ops.aten
 _BACKWARD: dict[str, Any] = {
@@ -61,6 +61,7 @@ def gated_mlp(
     """
     if activation not in _BACKWARD:
         raise InvalidOperand(f"activation {activation!r} cannot gate. Those that can: {', '.join(_BACKWARD)}.")
+    check_tensors("tilewright.torch.gated_mlp", x, gate, up, down)
     layers = None if torch.compiler.is_compiling() else _layers(x, gate, up, down, activation)
     if layers is not None:
         return _differentiable(x, gate, up, down, layers)

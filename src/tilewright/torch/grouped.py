@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 
+from ..arrays.eager import is_eager, runs_here, wants_gradients
+from ..arrays.view import Operand
 from ..errors import InvalidOperand
 from ..grouped.call import FORMS
+from ..grouped.ends import read_ends
 from ..grouped.matmul import grouped_matmul as run
-from .eager import is_eager, runs_here, wants_gradients
 from .expression import compute_dtype
 from .matmul import matmul
 from .product import lies_turned
-from .transforms import refuse_transforms
+from .transforms import check_tensors, refuse_transforms, torch_dtype
 
 
 def grouped_matmul(
@@ -31,6 +33,7 @@ def grouped_matmul(
     Gradients reach a and b, in their dtype; those of rows, columns and k after the last group's end are 0. Raises as
     tilewright.grouped_matmul does.
     """
+    check_tensors("tilewright.torch.grouped_matmul", a, b)
     if a.dtype in FLOAT8 or b.dtype in FLOAT8:
         raise InvalidOperand(f"a is {a.dtype} and b {b.dtype}: fp8 has no gradients here. Use "
                              "tilewright.grouped_matmul, which takes scales too.")  # fmt: skip
@@ -41,6 +44,7 @@ def grouped_matmul(
         raise InvalidOperand(
             f"offs is of type {type(offs).__name__}; pass an int32 tensor on {a.device}: where each group ends."
         )
+    out_dtype = torch_dtype(out_dtype)
     compiling = torch.compiler.is_compiling()
     if not compiling and runs_here(a) and not wants_gradients((a, b)) and is_eager((a, b, offs)):
         return run(a, b, offs, out_dtype=out_dtype)
@@ -52,7 +56,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 @torch.library.custom_op("tilewright::grouped_matmul", mutates_args=(), device_types="cuda")
 def grouped_op(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
-    """By tilewright.grouped_matmul, in the current stream."""
+    """Run tilewright.grouped_matmul in the current stream."""
     return run(a, b, offs, out_dtype=out_dtype)
 
 
@@ -63,8 +67,15 @@ def _on_cpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: tor
         return run(a, b, offs, out_dtype=out_dtype)
     axis, dtype = _axis(a, b), compute_dtype(a.dtype)
     out = a.new_zeros(_shape(a, b, offs), dtype=out_dtype or a.dtype)
+    what, total = {"m": ("rows of a", a.shape[0]), "n": ("columns of b", b.shape[1]), "k": ("k", a.shape[1])}[axis]
+    ends = read_ends(offs, "offs", Operand("a", "torch", 0, tuple(a.shape), (), "f32", None), what, total)
+    if ends.host is None or (axis != "k" and ends.groups != (b if axis == "m" else a).shape[0]):
+        raise InvalidOperand(
+            f"a {tuple(a.shape)}, b {tuple(b.shape)} and offs {tuple(offs.shape)} on {offs.device}: offs has an end "
+            f"for each group, on {a.device}."
+        )
     begin = 0
-    for group, end in enumerate(offs.tolist()):
+    for group, end in enumerate(ends.host.tolist()):
         if axis == "m":
             out[begin:end] = a[begin:end].to(dtype) @ b[group].to(dtype)
         elif axis == "n":

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..arrays.eager import is_batched, is_eager, is_watched, past_transforms, wants_gradients
 from ..epilogue.expression import record_standard
 from ..gemm.matmul import matmul as run
 from ..gemm.warm_layer import (
@@ -29,7 +30,6 @@ from ..gemm.warm_layer import (
 from ..run.warm import MISS
 from . import fused
 from .backward import KEPT_FROM, activate, before_relu, plan_backward
-from .eager import is_batched, is_eager, is_watched, past_transforms, wants_gradients
 from .product import How, gradient_of_a, gradient_of_b, reduced
 from .transforms import transforms_active
 

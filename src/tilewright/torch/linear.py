@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ..arrays.eager import as_autocast_does, runs_here
+from ..arrays.scalar import flag
 from ..errors import InvalidOperand
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision
-from .eager import as_autocast_does, runs_here
 from .layer import DTYPES, at_once
 from .matmul import matmul
-from .transforms import transforms_active
+from .transforms import check_tensors, transforms_active
 
 _torchs = functional.linear
 """Torch's own, whatever stands in its place later."""
@@ -49,6 +50,7 @@ def linear(
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
+    check_tensors("tilewright.torch.linear", x, weight, bias, residual)
     here = runs_here(x)
     if here and torch.is_autocast_enabled(x.device.type):
         x, weight = as_autocast_does(x), as_autocast_does(weight)
@@ -113,7 +115,9 @@ class Linear(nn.Linear):
 
     def _promise(self, precision: Precision, deterministic: bool, batch_invariant: bool) -> None:
         check_precision(precision, "f32")
-        self.precision, self.deterministic, self.batch_invariant = precision, deterministic, batch_invariant
+        self.precision = precision
+        self.deterministic = flag(deterministic, "deterministic")
+        self.batch_invariant = flag(batch_invariant, "batch_invariant")
 
     def promises_nothing(self) -> bool:
         """Return whether it is a bare product: no bias, activation, precision or order of its own."""

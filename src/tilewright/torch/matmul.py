@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..arrays.eager import is_eager, runs_here, wants_gradients
+from ..arrays.scalar import flag
 from ..epilogue.expression import record_standard, recorded_of
 from ..epilogue.functions import ACTIVATIONS
 from ..epilogue.recorded import parse
@@ -18,9 +20,8 @@ from ..gemm.problem import check_precision
 from ..words import Activation, Precision
 from . import fused, product
 from .distributed import sums_over_gpus
-from .eager import is_eager, runs_here, wants_gradients
 from .traced import traced_text
-from .transforms import refuse_transforms
+from .transforms import check_tensors, refuse_transforms, torch_dtype
 
 _NOT_HERE = frozenset(("out", "verify", "rung", "config"))
 """Options of tilewright.matmul that the operators do not have."""
@@ -61,6 +62,8 @@ def matmul(
     backward pass makes it again, by a product with that derivative as its epilogue; at a tie of maximum or minimum each
     side gets half. Raises as tilewright.matmul does.
     """
+    check_tensors("tilewright.torch.matmul", a, b, c)
+    out_dtype = torch_dtype(out_dtype)
     beta = (0.0 if c is None else 1.0) if beta is None else beta
     if operands and not _NOT_HERE.isdisjoint(operands):  # else they would work until a gradient is asked for
         name = next(name for name in operands if name in _NOT_HERE)
@@ -95,7 +98,7 @@ def matmul(
             a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic
         )
         return sum((x for x in (bias, residual) if x is not None), start=result)
-    how = product.How(precision, deterministic, batch_invariant)
+    how = product.How(precision, flag(deterministic, "deterministic"), flag(batch_invariant, "batch_invariant"))
     if asked is None:
         if compiling:
             return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
@@ -129,7 +132,7 @@ def _refuse_learned(**scales: Any) -> None:
 
 
 def _laid(operands: Mapping[str, Any], a: torch.Tensor, b: torch.Tensor) -> Mapping[str, Any]:
-    """The operands as they broadcast to the result: a row_scale of one number a row gets the axis of the columns."""
+    """The operands as they broadcast to the result: a row_scale of one number per row gets the axis of the columns."""
     scale = operands.get("row_scale")
     if not isinstance(scale, torch.Tensor) or b.dim() < 2 or scale.dim() == 0:
         return operands

@@ -17,11 +17,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..attn.rung import D_HEADS
+from ..arrays.eager import runs_here
+from ..attn.config import D_HEADS
 from ..errors import InvalidOperand, MissingDependency
 from ..words import Precision
 from .attention import attention
-from .eager import runs_here
 from .gated import fuse_feed, gate_of, part_feed
 from .layer import DTYPES
 from .linear import OWN, Linear, replace_linears
@@ -39,8 +39,8 @@ def register_with_transformers() -> None:
 
     Models built so, and those told by `model.set_attn_implementation("tilewright")`, call tilewright wherever it has a
     kernel: float16 and bfloat16 tensors on a GPU, d_head up to 256, without dropout. Causal and padding masks, caches
-    of any length, sliding windows, soft caps and grouped heads are taken. Other calls go to transformers' "sdpa".
-    Calling this again does nothing. Raises MissingDependency without transformers 4.53 or newer.
+    of any length, sliding windows, soft caps, sinks and grouped heads are taken. Other calls go to transformers'
+    "sdpa". Calling this again does nothing. Raises MissingDependency without transformers 4.53 or newer.
     """
     try:
         masks = importlib.import_module("transformers.masking_utils")
@@ -60,10 +60,16 @@ def transformers_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention as transformers calls it: query [batch, heads, rows, d], key and value [batch, shared heads, keys, d].
 
-    attention_mask: None, or bool or additive [batch, 1 or heads, rows, keys]. Returns ([batch, rows, heads, d], None).
+    attention_mask: None, or bool or additive [batch, 1 or heads, rows, keys]; s_aux: sinks [heads]. Returns ([batch,
+    rows, heads, d], None). Raises InvalidOperand for sinks where no kernel can run the call.
     """
-    softcap = options.get("softcap")
-    if _why_sdpa(query, value, dropout, options) is not None:
+    softcap, sinks = options.get("softcap"), options.get("s_aux")
+    if (why := _why_sdpa(query, value, dropout, options)) is not None:
+        if sinks is not None:
+            raise InvalidOperand(
+                f"attention with sinks (s_aux) has no kernel for {why}, and transformers' sdpa leaves sinks out. Pass "
+                "attn_implementation='eager'."
+            )
         sdpa = importlib.import_module("transformers.integrations.sdpa_attention").sdpa_attention_forward
         return cast(
             "tuple[Tensor, None]",
@@ -75,7 +81,7 @@ def transformers_attention(
     if causal and keys > rows:  # an empty static cache: its later keys are not filled yet
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attention_mask is None else _added(attention_mask[..., :keys], query.dtype)
-    out = attention(query, key, value, is_causal=causal, scale=scaling, softcap=softcap or 0.0, bias=bias)
+    out = attention(query, key, value, is_causal=causal, scale=scaling, softcap=softcap or 0.0, bias=bias, sinks=sinks)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -91,7 +97,7 @@ def _why_sdpa(query: Tensor, value: Tensor, dropout: float, options: dict[str, A
     """Return what a call of transformers has that no kernel here does; None if there is nothing."""
     if dropout:
         return "dropout"
-    for name in ("s_aux", "position_bias", "cache"):
+    for name in ("position_bias", "cache"):
         if options.get(name) is not None:
             return name
     if query.dtype not in _HALVES:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
+from ..arrays.eager import is_eager, runs_here, wants_gradients
 from ..gemm.matmul import matmul as run
 from ..gemm.shapes import matmul_shapes
-from .eager import is_eager, runs_here, wants_gradients
 from .expression import compute_dtype
 from .inductor import lower_products
 
@@ -226,10 +226,12 @@ def reduced(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     no copy of x in a wider dtype is made."""
     if x.shape == shape:
         return x if x.dtype == dtype else x.to(dtype)
+    if x.dtype == dtype and x.shape[1:] == shape:  # a layer's bias, most often
+        return x.sum(0)
     wide = dtype if dtype == x.dtype else torch.promote_types(compute_dtype(x.dtype), dtype)
     lead = x.dim() - len(shape)
     if x.shape[lead:] == shape:
-        result = x.sum(0) if lead == 1 and wide == x.dtype else x.sum(list(range(lead)), dtype=wide)
+        result = x.sum(list(range(lead)), dtype=wide)
     else:
         axes = [n for n in range(x.dim()) if n < lead or (shape[n - lead] == 1 and x.shape[n] != 1)]
         result = x.sum(axes, keepdim=True, dtype=wide).view(shape)

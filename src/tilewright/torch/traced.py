@@ -46,7 +46,7 @@ def _parameters(
     would reach the caller as the compiler's own.
 
     torch tells whether there are defaults, not for what: parameters neither given nor indices are then taken to have
-    one, as those behind a * are.
+    one, as those after a * are.
     """
     alike: Any = types.FunctionType(code, {}, None, None, tuple(types.CellType() for _ in code.co_freevars))
     told = inspect.signature(alike).parameters.values()
@@ -54,7 +54,7 @@ def _parameters(
         if one.name in INDICES and one.name not in given and (has_defaults or one.kind is _KINDS.KEYWORD_ONLY):
             return (), (
                 f"epilogue: under torch.compile a function with the parameter {one.name}, an index, has no defaults, "
-                "and no index behind a *. Pass as operands what the defaults say."
+                "and no index after a *. Pass as operands what the defaults say."
             )
     may = (_KINDS.KEYWORD_ONLY, *((_KINDS.POSITIONAL_ONLY, _KINDS.POSITIONAL_OR_KEYWORD) if has_defaults else ()))
     bound = [one.replace(default=None) if one.kind in may and one.name not in INDICES else one for one in told]

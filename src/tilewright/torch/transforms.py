@@ -1,5 +1,7 @@
-"""The calls that torch's function transforms cannot see through: told as an error, since a tangent would be lost
-without one."""
+"""The calls that cannot be carried out on what they are given: told as an error.
+
+Torch's function transforms cannot see through a kernel, and a tangent would be lost without a word.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
 from ..errors import InvalidOperand
 
 
@@ -16,8 +19,28 @@ def transforms_active() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def check_tensors(name: str, *operands: Any) -> None:
+    """Raises InvalidOperand for an operand that is neither None nor a tensor."""
+    for x in operands:
+        if x is not None and not isinstance(x, torch.Tensor):
+            raise InvalidOperand(
+                f"{name} takes torch tensors, and one of its operands is of type {type(x).__name__}. Pass "
+                "torch.as_tensor(x) on the device of the others."
+            )
+
+
+def torch_dtype(dtype: Any) -> torch.dtype | None:
+    """An `out_dtype` as operators take it. Raises InvalidOperand for an unknown one."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    found: torch.dtype = getattr(torch, DTYPE_NAMES[parse_dtype(dtype)])
+    return found
+
+
 def refuse_transforms(name: str, *operands: Any) -> None:
-    """Raises InvalidOperand inside torch.func's transforms, and for operands with a forward-mode tangent."""
+    """Raises InvalidOperand inside torch.func's transforms, for operands with a forward-mode tangent, and as
+    check_tensors does."""
+    check_tensors(name, *operands)
     if torch._C._are_functorch_transforms_active():
         raise InvalidOperand(
             f"{name} is called inside one of torch.func's transforms (grad, vjp, jvp, jacrev, hessian, vmap), which "

@@ -43,23 +43,22 @@ def tune(
 ) -> Tuned:
     """Measure which kernel multiplies a and b fastest on their GPU; `matmul` and `explain` use it from then on.
 
-    a, b: as for `tilewright.matmul`; only their shapes, strides, alignment, dtypes and GPU count, their values are not
-        read. NumPy arrays stand for the first GPU.
+    a, b: as for `tilewright.matmul`. Their shapes, strides, alignment, dtypes and GPU count; their values are not read.
+        NumPy arrays stand for the first GPU.
     out_dtype, precision: as for `matmul`.
     bias, activation, residual, row_scale, col_scale, epilogue, **operands: as for `matmul`. The product is measured
-        with this very epilogue, in which random normal numbers stand for the operands' values; the result serves all
-        products of the class that have one, whichever it is.
-    rungs: the rungs to try, ids in a list or in a string with commas ("f11,f12"); by default all that multiply the
-        dtype with that precision.
-    seconds: at most about this long is measured, after compiling; most problems take a second or two.
-    jobs: compiling processes; by default one a core but one.
-    again: measure although the store has the result for this class of problems.
+        with this epilogue, on random normal numbers. The result serves all products of the class that have any
+        epilogue.
+    rungs: the ids of the rungs to try, as a list or as "f11,f12"; by default all that multiply the dtype with that
+        precision.
+    seconds: about how long to measure at most, after compiling. Most problems take a second or two.
+    jobs: the number of processes that compile; by default the number of cores less one.
+    again: measure even if the store has the result for this class of problems.
 
-    Returns what was found: `.entry.best` (rung, config, ms), `.entry.timed` (all, the fastest first), `.entry.failed`
-    (with kind and reason), `.space` (what was pruned, why). Raises InvalidOperand as matmul does and for an empty
-    result, InvalidEpilogue as matmul does and for an epilogue that is not finite on random normal numbers,
-    ConfigRejected for a rung that is not known, DeviceError without a GPU, on the emulator, or while a CUDA graph is
-    captured.
+    Returns a Tuned: `.entry.best` (rung, config, ms), `.entry.timed` (all, the fastest first), `.entry.failed` (with
+    kind and reason), `.space` (what was pruned, and why). Raises InvalidOperand as matmul does, and for an empty
+    result; InvalidEpilogue as matmul does, and for an epilogue that is not finite on random normal numbers;
+    ConfigRejected for an unknown rung; DeviceError without a GPU, on the emulator, or inside a CUDA graph capture.
     """
     from ..gemm.call import Options, read_call
     from ..gemm.fusion import request
@@ -97,14 +96,15 @@ def tune_attention(
     jobs: int | None = None,
     again: bool = False,
 ) -> Tuned:
-    """Measure which kernel is fastest for attention of q, k and v; `attention` and its like use it from then on.
+    """Measure which kernel is fastest for attention of q, k and v; `attention` uses it from then on.
 
-    q, k, v, is_causal, window, layout: as for `tilewright.attention`; only shapes, dtype and GPU of the arrays count,
-    which are taken to be dense. Calls that also change scores, give the LSE or are packed use the result where they
-    can. rungs, seconds, jobs, again, and what is returned: as for `tune`.
+    q, k, v, is_causal, window, layout: as for `tilewright.attention`. Only shapes, dtype and GPU of the arrays count;
+        they are taken to be dense. Calls with other options (score, return_lse, packed lengths) use the result where
+        they can.
+    rungs, seconds, jobs, again: as for `tune`.
 
-    Raises InvalidOperand as attention does and for an empty result, ConfigRejected for a rung that is not known,
-    DeviceError without a GPU, on the emulator, or while a CUDA graph is captured.
+    Returns a Tuned, as `tune` does. Raises InvalidOperand as attention does, and for an empty result; ConfigRejected
+    for an unknown rung; DeviceError without a GPU, on the emulator, or inside a CUDA graph capture.
     """
     from ..attn.call import read_attention
     from ..attn.rungs import find_attention_rung

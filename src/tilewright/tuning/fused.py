@@ -52,8 +52,8 @@ def read_words(text: str) -> tuple[frozenset[str], str | None]:
 def with_epilogue(problem: GemmProblem, operands: frozenset[str], activation: str | None) -> GemmProblem:
     """The problem with activation(sum * row_scale * col_scale + bias) + residual, of what is named.
 
-    Operands are dense and of A's dtype (of fp8 the result's); bias and col_scale hold a number a column, row_scale one
-    a row.
+    Operands are dense and of A's dtype (of fp8 the result's); bias and col_scale hold a number per column,
+    row_scale one per row.
     """
     traced = standard(operands, activation)
     lies = {"row_scale": Matrix(1, 0), "residual": row_major(problem.m, problem.n, problem.batch)}

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..arrays.dtypes import ITEM_BYTES
 from ..jit import CompiledKernel, Launch
-from ..jit.device import Prepared, executor_for
+from ..jit.gpu_executor import executor_for
+from ..jit.loaded import Prepared
 from ..jit.timing import Start
 from ..plan.space import Candidate
 from .race import Memory, Race, rounded_up, sets_for

@@ -44,7 +44,7 @@ def name_of(problem: GemmProblem) -> str:
 
 
 def choose_rungs(kind: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
-    """Those named, else all for a GemmProblem.kind. Raises ConfigRejected where there is none."""
+    """Return the rungs named, else all for a GemmProblem.kind. Raises ConfigRejected where there is none."""
     known = rungs_of(kind)
     chosen = tuple(rungs) if rungs else known
     fits = tuple(rung for rung in chosen if rung in known)

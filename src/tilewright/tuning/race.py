@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..jit.device import bound_to, check, driver, executor_for
+from ..jit.device import bound_to, check, driver
+from ..jit.gpu_executor import executor_for
 from ..jit.timing import SHORT_MS, Start, Stopwatch
 from .verify import Pattern
 

@@ -47,12 +47,13 @@ def silent(done: int, text: str) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Told):
-    """The result of tuning a problem. `space` is None when the store had the result already."""
+    """The result of `tune`; `str()` tells the best kernel, its time and its rate."""
 
     problem: Any
     """A GemmProblem or an AttentionProblem, as it was measured."""
     entry: AnyEntry
     space: Space[Any] | None
+    """The candidates and what was pruned; None when the store had the result already."""
     stored: bool
     """Whether the result is in the store's file, for other processes too."""
     name: str

@@ -655,3 +655,31 @@ extern "C" __global__ void stores_into_the_next_block_between_barriers(int *out)
     cluster.sync();
     out[cluster.block_rank() * 32 + threadIdx.x] = box[31 - threadIdx.x];
 }
+
+// Waits whose answer nobody looks at.
+
+template <bool LOOKS> __device__ void tried(const float *in, float *out) {
+    __shared__ __align__(128) float s[64];
+    __shared__ Mbar bar;
+    if (threadIdx.x == 0) {
+        bar.init(1);
+        proxy_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        bar.expect(256);
+        bulk_load(s, in, 256, bar);
+    }
+    int there;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.s32 %0, 1, 0, p; }"
+                     : "=r"(there) : "r"(at(&bar.word)) : "memory");
+    } while (LOOKS && !there);
+    out[threadIdx.x] = s[63 - threadIdx.x]; // BUG
+}
+
+//! async_copy_not_waited | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void a_wait_is_tried_once(const float *in, float *out) { tried<false>(in, out); } // BUG
+
+//! right | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void a_wait_is_tried_until_it_is_over(const float *in, float *out) { tried<true>(in, out); }

@@ -1,4 +1,5 @@
 // Memory that holds nothing, is gone, is somebody else's, or is never given back.
+#include <cuda_fp16.h>
 
 struct Vec {
     float x, y, z;
@@ -378,4 +379,66 @@ extern "C" __global__ void a_class_with_a_destructor(const int *in, int *out) {
     Owner owner(4);
     owner.data[in[threadIdx.x] & 3] = 1;
     out[threadIdx.x] = owner.data[in[threadIdx.x] & 3];
+}
+
+// Parts of what is loaded at once.
+
+template <bool BOTH> __device__ void pairs_of_halves(const half *in, float *out) {
+    __shared__ half2 s[32];
+    s[threadIdx.x].x = in[threadIdx.x];
+    if (BOTH) s[threadIdx.x].y = in[31 - threadIdx.x];
+    __syncwarp();
+    const half2 v = s[31 - threadIdx.x]; // BUG
+    out[threadIdx.x] = __low2float(v) + __high2float(v);
+}
+
+//! uninitialised_shared_read | f16[32]=random f32[32]=zeros
+extern "C" __global__ void one_half_of_each_pair_is_set(const half *in, float *out) { pairs_of_halves<false>(in, out); } // BUG
+
+//! right | f16[32]=random f32[32]=zeros
+extern "C" __global__ void both_halves_of_each_pair_are_set(const half *in, float *out) { pairs_of_halves<true>(in, out); }
+
+template <bool BOTH> __device__ void local_pairs(const half *in, float *out, int k) {
+    half2 v[4];
+    for (int i = 0; i < 4; ++i) {
+        v[(i + k) & 3].x = in[threadIdx.x];
+        if (BOTH) v[(i + k) & 3].y = in[threadIdx.x ^ 1];
+    }
+    half2 sum = v[k];
+    for (int i = 1; i < 4; ++i) sum = __hadd2(sum, v[(i + k) & 3]); // BUG
+    out[threadIdx.x] = __low2float(sum) + __high2float(sum);
+}
+
+//! uninitialised_read | f16[32]=random f32[32]=zeros 1
+extern "C" __global__ void local_pairs_of_which_one_half_is_set(const half *in, float *out, int k) { local_pairs<false>(in, out, k); } // BUG
+
+//! right | f16[32]=random f32[32]=zeros 1
+extern "C" __global__ void local_pairs_of_which_both_halves_are_set(const half *in, float *out, int k) { local_pairs<true>(in, out, k); }
+
+//! right | f16[33]=random f32[32]=zeros 33
+extern "C" __global__ void the_half_beyond_the_end_is_not_used(const half *in, float *out, int n) {
+    __shared__ half2 s[17];
+    half *flat = (half *)s;
+    for (int i = threadIdx.x; i < n; i += 32) flat[i] = in[i];
+    __syncwarp();
+    if (threadIdx.x > 16) return;
+    const half2 v = s[threadIdx.x];
+    float sum = __low2float(v);
+    if (2 * (int)threadIdx.x + 1 < n) sum += __high2float(v);
+    out[threadIdx.x] = sum;
+}
+
+//! right | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void a_struct_is_copied_with_its_padding(const int *in, int *out) {
+    struct Padded {
+        char tag;
+        int value;
+    };
+    __shared__ __align__(8) Padded from[32], to[32];
+    from[threadIdx.x].tag = 'x';
+    from[threadIdx.x].value = in[threadIdx.x];
+    __syncwarp();
+    ((unsigned long long *)to)[threadIdx.x] = ((unsigned long long *)from)[31 - threadIdx.x];
+    __syncwarp();
+    out[threadIdx.x] = to[threadIdx.x].value + to[threadIdx.x].tag;
 }

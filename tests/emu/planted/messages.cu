@@ -228,6 +228,29 @@ extern "C" __global__ void warps_of_a_block_with_a_fence(int *flag, int *data) {
     }
 }
 
+// A flag in shared memory.
+template <bool FENCE> __device__ void mail_in_shared_memory(int *out) {
+    __shared__ volatile int ready;
+    __shared__ int mail[32];
+    if (threadIdx.x == 0) ready = 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        mail[threadIdx.x] = threadIdx.x; // BUG
+        if (FENCE) __threadfence_block();
+        __syncwarp();
+        if (threadIdx.x == 0) ready = 1; // BUG
+    } else {
+        while (!ready) {} // BUG
+        out[threadIdx.x - 32] = mail[threadIdx.x - 32]; // BUG
+    }
+}
+
+//! shared_race | block 64 | i32[32]=zeros
+extern "C" __global__ void a_volatile_flag_without_a_fence(int *out) { mail_in_shared_memory<false>(out); }
+
+//! right | block 64 | i32[32]=zeros
+extern "C" __global__ void a_volatile_flag_with_a_fence(int *out) { mail_in_shared_memory<true>(out); }
+
 //! right | grid 2 | block 96 | i32[192]=arange i32[192]=zeros i32[1]=zeros
 extern "C" __global__ void places_from_a_counter(const int *in, int *out, int *count) {
     __shared__ int base, own;
@@ -240,3 +263,51 @@ extern "C" __global__ void places_from_a_counter(const int *in, int *out, int *c
     __syncthreads();
     if (take) out[base + place] = in[blockIdx.x * 96 + threadIdx.x];
 }
+
+// What a warp tells of the others of its block: what a barrier has brought to it.
+
+template <bool FENCED, bool MET> __device__ void partial_sums(float *part, unsigned *count, float *out) {
+    __shared__ bool last;
+    part[blockIdx.x * 64 + threadIdx.x] = threadIdx.x; // BUG
+    if (FENCED || threadIdx.x == 0) __threadfence();
+    if (MET) __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(count, gridDim.x - 1) == gridDim.x - 1;
+    __syncthreads();
+    float sum = 0;
+    for (int i = threadIdx.x; last && i < 256; i += 64) sum += part[i]; // BUG
+    if (last) atomicAdd(out, sum);
+}
+
+//! global_race | grid 4 | block 64 | f32[256]=zeros u32[1]=zeros f32[1]=zeros
+extern "C" __global__ void one_thread_counts_before_the_others_have_written(float *part, unsigned *count, float *out) {
+    partial_sums<true, false>(part, count, out); // BUG
+}
+
+//! fence_missing | grid 4 | block 64 | f32[256]=zeros u32[1]=zeros f32[1]=zeros
+extern "C" __global__ void one_thread_runs_the_fence_before_the_barrier(float *part, unsigned *count, float *out) {
+    partial_sums<false, true>(part, count, out); // BUG
+}
+
+//! right | grid 4 | block 64 | f32[256]=zeros u32[1]=zeros f32[1]=zeros
+extern "C" __global__ void all_threads_run_the_fence_before_the_barrier(float *part, unsigned *count, float *out) {
+    partial_sums<true, true>(part, count, out);
+}
+
+template <int OWN> __device__ void flags_of_warps(int *flag, float *box, float *out) {
+    const int warp = threadIdx.x / 32;
+    if (blockIdx.x == 0) {
+        box[threadIdx.x] = threadIdx.x; // BUG
+        __threadfence();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) atomicExch(flag + warp, 1);
+    } else {
+        while (atomicAdd(flag + warp * OWN, 0) == 0) {}
+        out[threadIdx.x] = box[threadIdx.x]; // BUG
+    }
+}
+
+//! global_race | grid 2 | block 64 | i32[2]=zeros f32[64]=zeros f32[64]=zeros
+extern "C" __global__ void all_look_at_the_first_warps_flag(int *flag, float *box, float *out) { flags_of_warps<0>(flag, box, out); } // BUG
+
+//! right | grid 2 | block 64 | i32[2]=zeros f32[64]=zeros f32[64]=zeros
+extern "C" __global__ void each_looks_at_the_flag_of_its_warp(int *flag, float *box, float *out) { flags_of_warps<1>(flag, box, out); }

@@ -103,6 +103,36 @@ extern "C" __global__ void the_sum_is_read_before_all_have_added(const float *in
     if (threadIdx.x == 0) out[blockIdx.x] = *sum; // BUG
 }
 
+// Strong accesses do not race, yet of two that read, change and store one is lost.
+
+//! lost_update | grid 4 | block 32 | i32[4]=ones i32[1]=zeros
+extern "C" __global__ void a_volatile_sum(const int *in, volatile int *sum) {
+    if (threadIdx.x == 0) *sum = *sum + in[blockIdx.x]; // BUG
+}
+
+//! lost_update | grid 4 | block 32 | f32[4]=random f32[1]=ones
+extern "C" __global__ void a_minimum_past_the_first_cache(const float *in, float *best) {
+    if (threadIdx.x == 0) __stcg(best, fminf(__ldcg(best), in[blockIdx.x])); // BUG
+}
+
+//! right | grid 4 | block 32 | i32[1]=zeros
+extern "C" __global__ void blocks_in_turns(volatile int *turn) {
+    if (threadIdx.x) return;
+    while (*turn != blockIdx.x) {}
+    *turn = *turn + 1;
+}
+
+//! right | grid 2 | block 32 | i32[1]=zeros i32[1]=zeros
+extern "C" __global__ void one_block_counts_for_the_other(int *out, volatile int *progress) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        for (int i = 0; i < 5; ++i) *progress = *progress + 1;
+    } else {
+        while (*progress < 5) {}
+        *out = *progress;
+    }
+}
+
 //! lost_update | grid 4 | block 32 | f32[1]=zeros
 extern "C" __global__ void an_exchange_of_what_was_read(float *sum) {
     if (threadIdx.x == 0) {

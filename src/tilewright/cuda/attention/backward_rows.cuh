@@ -1,5 +1,5 @@
 #pragma once
-// What the gradients need of each query, made once: two floats a row, or four where Cfg::wide.
+// What the gradients need of each query, made once: two floats per row, or four where Cfg::wide.
 //
 //     stats[0]    the LSE, in powers of 2 where scores are scaled within the exponent (Cfg::plain); +inf for a row that
 //                 sees no key or does not exist, whose weights are then all 0

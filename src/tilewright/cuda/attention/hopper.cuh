@@ -57,7 +57,7 @@ struct A22 : A21 {
 
 // ---- a23_own_keys --------------------------------------------------------------------------------------------------
 // A warpgroup walks the keys that its own 64 rows see, not all of the block's: it only passes on what the mask hides
-// from it, and rows after the last query take no products.
+// from it, and rows that do not exist take no products. Under a causal mask those come before the first query.
 
 struct A23 : A22 {
   static constexpr bool own_keys = true;
@@ -88,26 +88,34 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
 
   OutTile<Cfg>* const drawn = reinterpret_cast<OutTile<Cfg>*>(shared + At::drawn);
   Copies<Cfg> copies{maps, at, drawn};
-  const Walk<Cfg> walk(args);
+  const Walk<Cfg> walk{args};
   if constexpr (Cfg::draws) wait_for_earlier_grids();
   if constexpr (Rung::has_producer) {
+    // Registers per thread that multiplies. Finding tiles by length takes more than 24 of the warpgroup that copies.
+    constexpr int multiplying = At::groups == 3 ? 160 : Walk<Cfg>::by_mask && Cfg::d_v < 256 ? 232 : 240;
     if (warpgroup == 0) {
-      if constexpr (At::groups > 1) release_registers<At::groups == 3 ? 32 : 24>();
+      if constexpr (At::groups > 1) release_registers<At::groups == 3 ? 32 : 504 - 2 * multiplying>();
       if (threadIdx.x < 32) {
-        int number = walk.number(0);
-        for (int step = 0; number < args.tiles; ++step) {
-          int next = 0;
-          if (Cfg::draws && threadIdx.x == 0) next = gridDim.x + atomicAdd(args.drawn, 1);
-          const OutTile<Cfg> tile(args, number, walk.pairs);
+        const auto copy = [&](const OutTile<Cfg>& tile) {
           if (threadIdx.x == 0 && tile.exists()) copies.start(tile, Score<Cfg>(args, tile, Cfg::b_r));
           __syncwarp();
-          if (!Rung::stays) break;
-          number = Cfg::draws ? __shfl_sync(~0u, next, 0) : walk.number(step + 1);
+        };
+        if constexpr (Cfg::draws) {
+          for (int number = blockIdx.x, next = 0; number < args.tiles; number = __shfl_sync(~0u, next, 0)) {
+            if (threadIdx.x == 0) next = gridDim.x + atomicAdd(args.drawn, 1);
+            copy(OutTile<Cfg>(args, walk.drawn(args, number)));
+          }
+          if (threadIdx.x == 0) copies.end();
+        } else {
+          Place place;
+          for (int step = 0; walk.at(step, walk.blocks_anew(), place); ++step) {
+            copy(OutTile<Cfg>(args, place));
+            if (!Rung::stays) break;
+          }
         }
-        if (Cfg::draws && threadIdx.x == 0) copies.end();
       }
     } else {
-      if constexpr (At::groups > 1) take_registers<At::groups == 3 ? 160 : 240>();
+      if constexpr (At::groups > 1) take_registers<multiplying>();
       Multiplier<Cfg> multiplier(args, at, warpgroup - 1);
       if (Rung::turns == 1 && multiplier.group == At::groups - 1) multiplier.pass_turn();
       if (Rung::turns == 2 && multiplier.group == At::groups - 1) multiplier.pass_exponentials();
@@ -131,16 +139,18 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
           make(tile);
         }
       } else {
-        int number;
-        for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
-          const OutTile<Cfg> tile(args, number, walk.pairs);
+        Place place;
+        for (int step = 0; walk.at(step, gridDim.x, place); ++step) {
+          const OutTile<Cfg> tile(args, place);
           if (tile.exists()) make(tile);
           if (!Rung::stays) break;
         }
       }
     }
   } else {
-    const OutTile<Cfg> tile(args, blockIdx.x, false);
+    Place place;
+    walk.at(0, gridDim.x, place);
+    const OutTile<Cfg> tile(args, place);
     const Score<Cfg> score(args, tile, Cfg::b_r);
     if (!tile.exists()) return;
     if (threadIdx.x == 0) {

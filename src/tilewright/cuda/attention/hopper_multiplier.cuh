@@ -273,7 +273,7 @@ struct Multiplier {
     for (int half = 0; half < 2; ++half) {
       const float sum = weights.sum[half], inverse = sum == 0 ? 0.f : 1.f / sum;
       const int at = row + 8 * half;
-      const bool there = !Cfg::edge_q || at < tile.seq_q;
+      const bool there = !Cfg::edge_q || (at >= 0 && at < tile.seq_q);
 #pragma unroll
       for (int j = 0; j < columns; j += 4) {
         unsigned pair[4];

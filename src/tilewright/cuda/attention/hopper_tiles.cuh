@@ -65,46 +65,93 @@ struct Layout {
   __device__ unsigned barrier(int number) const { return base + barriers + 8 * number; }
 };
 
-/// Which tiles of out a block makes, where it stays and does not draw them: each gridDim.x-th. Under a causal mask all
-/// blocks are to have the same to do. Where a block makes four tiles or more, it takes pairs of a long tile and a short
-/// one of the same head, which share keys in the L2. What is left in the middle of a head of an odd number of tiles is
-/// paired with that of the next head. Where a block makes fewer tiles, they are taken by length, forwards and backwards
-/// in turns.
+/// A tile of out: `head` counts the heads of all entries (Cfg::varlen: query heads), and under a causal mask the tile
+/// of rank 0 is the longest of its head.
+struct Place {
+  int head, rank;
+};
+
+/// Which tiles of out a block makes, one after the other. Under a causal mask all blocks are to have the same to do:
+/// in `rounds` rounds each takes a long tile and a short one of the same head, which share keys in the L2. What is left
+/// in the middle of a head of an odd number of tiles is paired with that of the next head. The tiles left, up to four a
+/// block, are taken by length, forwards and backwards in turns, so that no round is begun that few blocks end.
 template <class Cfg>
 struct Walk {
   static constexpr bool by_mask = Cfg::is_causal && Cfg::rung::stays && !Cfg::draws;
-  const bool pairs, by_length;
-  const int row_tiles, tiles;
-  __device__ Walk(const HopperArgs& args)
-      : pairs(by_mask && args.tiles >= 4 * int(gridDim.x)), by_length(by_mask && !pairs), row_tiles(args.row_tiles),
-        tiles(args.tiles) {}
-  __device__ int number(int step) const {
-    const int own = blockIdx.x, all = gridDim.x;
-    if (pairs) return 2 * (own + step / 2 * all) + step % 2;
-    if (!by_length) return own + step * all;
-    const int place = step * all + (step % 2 ? all - 1 - own : own), heads = tiles / row_tiles;
-    return place < tiles ? place % heads * row_tiles + place / heads : place;
+  const HopperArgs& args;
+
+  /// The block's step-th tile, counted from 0; false where there is none. `all`: gridDim.x.
+  __device__ bool at(unsigned step, unsigned all, Place& place) const {
+    const unsigned own = blockIdx.x, tiles = args.tiles, of_head = args.row_tiles;
+    const unsigned rounds = !by_mask || tiles < 4 * all ? 0 : (tiles - 1) / (2 * all) - 1;
+    unsigned number = 2 * (own + step / 2 * all) + step % 2;
+    if (step >= 2 * rounds) {
+      number = step * all + (by_mask && step % 2 ? all - 1 - own : own);
+      if (number >= tiles) return false;
+      if (!by_mask) {
+        place = {int(number / of_head), int(number % of_head)};
+        return true;
+      }
+      if (by_length(number, 2 * rounds * all, place)) return true;
+    }
+    const unsigned head = number / of_head;
+    unsigned turn = number % of_head;
+    if (of_head % 2 && head % 2) turn = turn == 0 ? of_head - 1 : turn - 1;
+    place = {int(head), int(turn % 2 ? of_head - 1 - turn / 2 : turn / 2)};
+    return true;
+  }
+  /// gridDim.x, read anew each time: what is made of it would else be held in registers, of which a warp that copies
+  /// has few.
+  __device__ static unsigned blocks_anew() {
+    unsigned all;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(all));
+    return all;
+  }
+  /// The number-th tile that is drawn: the same rows of up to 16 heads side by side. They take as long, and the L2
+  /// holds the keys of so many.
+  __device__ static Place drawn(const HopperArgs& args, int number) {
+    constexpr int together = 16;
+    const int first = number / (args.row_tiles * together) * together, heads = min(args.heads - first, together);
+    number -= args.row_tiles * first;
+    return {first + number % heads, number / heads};
+  }
+
+ private:
+  /// Puts the tiles from `done` on, which no round of pairs takes, in the order of their lengths. The rounds can end
+  /// within a head, whose middle is then left: false where the number-th is of those, and `number` its place in pairs.
+  __device__ bool by_length(unsigned& number, unsigned done, Place& place) const {
+    const unsigned of_head = args.row_tiles, left = args.tiles - done, heads = left / of_head, middle = left % of_head;
+    const unsigned first_head = (done + of_head - 1) / of_head, longer = (of_head - middle) / 2;
+    unsigned at = number - done, rank = 0, across = heads;
+    if (at >= longer * heads) {
+      at -= longer * heads, rank = longer, across = heads + 1;
+      if (at >= middle * across) at -= middle * across, rank += middle, across = heads;
+    }
+    const unsigned head = at % across, more = at / across;
+    if (head < heads) {
+      place = {int(first_head + head), int(rank + more)};
+      return true;
+    }
+    number = done + (2 * more < middle ? 2 * more : 2 * (middle - more) - 1);
+    return false;
   }
 };
 
 /// A tile of out: b_r rows of a head. Where Cfg::draws, the warp that copies finds it and passes it on with Q.
+///
+/// Under a causal mask, where a warpgroup walks its own keys, tiles end with the last 64 rows rather than begin with
+/// the first: a tile that is not full is then the shortest of its head and not the longest. Its first warpgroups have
+/// rows below 0, and nothing to do.
 template <class Cfg>
 struct alignas(16) OutTile {
+  static constexpr bool from_the_end = Cfg::is_causal && Cfg::rung::own_keys && !Cfg::has_left;
   int batch, head, kv_head, row0, seq_q, seq_k;
   int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
   /// By whole warps.
-  __device__ OutTile(const HopperArgs& args, int number, bool pairs)
-      : head(number / args.row_tiles % args.heads), seq_q(args.seq_q), seq_k(args.seq_k) {
-    int tiles = args.row_tiles, tile = number % tiles;
-    if (pairs && tiles % 2 && number / tiles % 2) tile = (tile + tiles - 1) % tiles;
-    if constexpr (Cfg::draws) {
-      // The same rows of up to 16 heads side by side: they take as long, and the L2 holds the keys of so many.
-      constexpr int together = 16;
-      const int first = number / (tiles * together) * together, heads = min(args.heads - first, together);
-      number -= tiles * first;
-      tile = number / heads, head = first + number % heads;
-    }
+  __device__ OutTile(const HopperArgs& args, Place place)
+      : batch(place.head / args.heads), head(place.head % args.heads), seq_q(args.seq_q), seq_k(args.seq_k) {
+    int tiles = args.row_tiles, tile = place.rank;
     if constexpr (Cfg::varlen) {
       const auto first_of = [&](int entry) { return first_tile_of(args, entry, Cfg::b_r, 1); };
       batch = entry_of(tile, args.entries, first_of);
@@ -113,19 +160,18 @@ struct alignas(16) OutTile {
       start_q = entry.start_q, seq_q = entry.seq_q, start_k = entry.start_k, seq_k = entry.seq_k;
       tiles = (seq_q + Cfg::b_r - 1) / Cfg::b_r;  // the tile past them has no rows
       if (tile < 0) tile = max(tiles, 0);         // starts that do not begin with 0
-    } else {
-      batch = number / tiles / args.heads;
     }
-    if (Cfg::is_causal && tile < tiles)  // the longest first
-      tile = !pairs ? tiles - 1 - tile : tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
+    if (Cfg::is_causal && tile < tiles) tile = tiles - 1 - tile;
     row0 = tile * Cfg::b_r;
+    if constexpr (from_the_end) row0 -= tiles * Cfg::b_r - (seq_q + 63) / 64 * 64;
     kv_head = head / args.group;
   }
 
   /// What is drawn after the last tile.
   struct None {};
-  __device__ OutTile(None) : row0(-1) {}
-  __device__ bool is_none() const { return row0 < 0; }
+  static constexpr int no_row = -1 << 30;
+  __device__ OutTile(None) : row0(no_row) {}
+  __device__ bool is_none() const { return row0 == no_row; }
 
   /// Packed lengths can leave tiles without rows.
   __device__ bool exists() const { return !Cfg::varlen || row0 < seq_q; }
@@ -143,12 +189,12 @@ struct alignas(16) OutTile {
   }
 };
 
-/// The keys that a warpgroup's rows see, of the tiles that the block's do: from row0 on, none after the last query.
+/// The keys that a warpgroup's rows see, of the tiles that the block's do: from row0 on, none where there are no rows.
 template <class Cfg>
 __device__ inline Score<Cfg> keys_of_group(const HopperArgs& args, OutTile<Cfg> tile, int row0, int block_end) {
   tile.row0 = row0;
   Score<Cfg> score(args, tile, 64);
-  if (row0 >= tile.seq_q) score.first = score.end = block_end;  // a window of rows that are not there may lie after it
+  if (row0 < 0 || row0 >= tile.seq_q) score.first = score.end = block_end;  // whatever a window of no rows may see
   return score;
 }
 

@@ -68,7 +68,7 @@ struct A02 : A01 {
 
 // ---- a03_eager_kv --------------------------------------------------------------------------------------------------
 // A copy starts as soon as its place is free, one product before it is needed. V comes during Q K^T, the next K during
-// P V. There are still two barriers a tile, and each serves both sides:
+// P V. There are still two barriers per tile, and each serves both sides:
 //
 //     barrier 1     K has landed for all      all have read the V before: the next V may come
 //     barrier 2     V has landed for all      all have read K: the next K may come

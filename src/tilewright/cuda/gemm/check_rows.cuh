@@ -12,7 +12,7 @@
 struct CheckRowsArgs {
   const void *a, *c, *out;
   const double* sums;  // what sign_rows left
-  double* multiples;   // a number a row, product after product
+  double* multiples;   // a number per row, product after product
   long long a_batch, c_batch, out_batch, sums_batch, a_row, a_col, c_row, c_col, out_row, out_col;
   int m, n, k;
   unsigned seed;  // of the signs

@@ -1,5 +1,5 @@
 // f03: new over f02: operands come through shared memory in tiles.
-// Each element of a tile is read from global memory once a block instead of once a thread: tile_n times less
+// Each element of a tile is read from global memory once per block instead of once per thread: tile_n times less
 // traffic for A, tile_m times less for B.
 #include "tile/copy.cuh"
 #include "tile/store_rows.cuh"

@@ -1,5 +1,5 @@
 // f04: new over f03: a thread makes thread_m elements of one column, rows_apart rows apart.
-// An element of B is read from shared memory once and used thread_m times from a register: shared loads a product
+// An element of B is read from shared memory once and used thread_m times from a register: shared loads per product
 // fall from 2 to 1 + 1/thread_m.
 #include "tile/copy.cuh"
 #include "tile/store_rows.cuh"

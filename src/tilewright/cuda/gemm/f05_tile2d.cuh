@@ -1,6 +1,6 @@
 // f05: new over f04: a thread makes thread_m x thread_n elements by outer products in registers, its rows threads_m
 // apart and its columns threads_n apart: neighbouring threads stay neighbours in memory.
-// thread_m + thread_n shared loads feed thread_m * thread_n products: at 8 x 8, a quarter of a load a product.
+// thread_m + thread_n shared loads feed thread_m * thread_n products: at 8 x 8, a quarter of a load per product.
 #include "tile/copy.cuh"
 #include "tile/simt.cuh"
 #include "tile/store_rows.cuh"

@@ -1,4 +1,4 @@
-// f06: new over f05: 128 bits an access: global loads, shared loads of both operands, stores of the result. For that a
+// f06: new over f05: 128 bits per access: global loads, shared loads of both operands, stores of the result. For that a
 // thread's elements lie together, and A is read 4 k of a row at a time.
 // A quarter of the load and store instructions move the same bytes; but neighbouring threads' vectors of B now lie
 // apart and conflict, which f08 mends, and rows of A fall on the same banks, which f09 mends.

@@ -1,5 +1,5 @@
 // h03: new over h02: the block and warp tiles of the fp32 rungs around wmma.
-// Operands come through shared memory once a block, and a fragment of A serves subtiles_n products, one of B
+// Operands come through shared memory once per block, and a fragment of A serves subtiles_n products, one of B
 // subtiles_m. wmma's three shapes are one choice of subtiles each: warp_m / subtiles_m x warp_n / subtiles_n.
 #include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"

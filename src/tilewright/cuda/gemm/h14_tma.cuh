@@ -2,7 +2,7 @@
 // copy nothing, never meet at a barrier of the block, and have the registers that the copying one gave back.
 //
 // Roles     threads of Cfg::threads multiply and store; one of the warpgroup after them copies.
-// Barriers  full[s]: 1 arrival + bytes of a stage. empty[s]: 1 arrival a multiplying warpgroup. (tile/tma_ring.cuh)
+// Barriers  full[s]: 1 arrival + bytes of a stage. empty[s]: 1 arrival per multiplying warpgroup. (tile/tma_ring.cuh)
 #include "ptx/grid_dependency.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/warpgroup.cuh"

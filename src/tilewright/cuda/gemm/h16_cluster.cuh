@@ -3,7 +3,7 @@
 //
 // Roles     as in h14, in each block.
 // Barriers  full[s]: 1 arrival + bytes of a stage, some of them copied by the peer.
-//           empty[s]: 1 arrival a multiplying warpgroup of either block. A block ends when both have ended.
+//           empty[s]: 1 arrival per multiplying warpgroup of either block. A block ends when both have ended.
 #include "ptx/grid_dependency.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/warpgroup.cuh"

@@ -1,4 +1,4 @@
-// halve: an fp32 operand as one or two scaled fp16 numbers an element, lines along k, as TMA reads them for t04 and t05
+// halve: an fp32 operand as one or two scaled fp16 numbers per element, lines along k, as t04 and t05 read them by TMA
 // (tile/halved.cuh). A line is read for its largest magnitude first, and again, from registers and caches mostly.
 //
 //     Cfg::k_inner    a block makes a line; threads take four neighbours along k

@@ -1,4 +1,4 @@
-// split: an fp32 operand as three bf16 numbers an element, tile by tile as the blocks of t03 will read them.
+// split: an fp32 operand as three bf16 numbers per element, tile by tile as the blocks of t03 will read them.
 //
 // A block makes one tile, a thread patches of 4 lines x 4 of k: whichever index is contiguous, it loads 16 bytes at a
 // time, and stores 8. Four neighbouring threads fill a sector of 32 bytes.

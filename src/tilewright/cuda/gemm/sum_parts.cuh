@@ -13,7 +13,7 @@ struct SumPartsArgs {
 };
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __grid_constant__ SumPartsArgs args) {
-  const unsigned runs = (args.result.n + 3) / 4;  // of four elements of a row: one a thread
+  const unsigned runs = (args.result.n + 3) / 4;  // of four elements of a row: one per thread
   const unsigned long long index = blockIdx.x * (unsigned long long)Cfg::threads + threadIdx.x;
   const int row = index / runs, col = index % runs * 4;
   if (row >= args.result.m) return;

@@ -14,7 +14,7 @@
 #include "tile/ring.cuh"
 #include "tile/split_operand.cuh"
 
-/// The copy of one block's tiles, 16 bytes a thread and pass.
+/// The copy of one block's tiles, 16 bytes per thread and pass.
 template <class Operand, int threads>
 struct SplitCopy {
   static constexpr int passes = Operand::bytes / 16 / threads;

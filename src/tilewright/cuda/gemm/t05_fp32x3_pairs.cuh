@@ -1,4 +1,4 @@
-// t05: new over t03: two fp16 numbers an element, not three of bf16, so that three products do, not six; and wgmma.
+// t05: new over t03: two fp16 numbers per element, not three of bf16, so that three products do, not six; and wgmma.
 // Rows of A and columns of B are scaled to fp16's range first (gemm/halve.cuh). With a = a0 + 2^-11 a1,
 //
 //     a b  ~  a0 b0  +  2^-11 (a1 b0 + a0 b1)

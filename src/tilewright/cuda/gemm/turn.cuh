@@ -9,7 +9,7 @@
 //     c0 c1 c2 c3        a2 b2 c2 d2
 //     d0 d1 d2 d3        a3 b3 c3 d3
 //
-// The words pass through shared memory, and leave 16 bytes of a line a thread.
+// The words pass through shared memory, and leave 16 bytes of a line per thread.
 #include "ptx/grid_dependency.cuh"
 
 /// PackArgs of gemm/pack.cuh: element (line, i) is at from[line + i * step], and at to[line * pitch + i].

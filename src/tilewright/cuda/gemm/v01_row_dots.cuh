@@ -32,7 +32,7 @@ struct RowDots {
   __device__ int row(int i) const { return Cfg::edge ? min(row0 + i, args.m - 1) : row0 + i; }
   __device__ int col(int j) const { return Cfg::edge ? min(col0 + j, args.n - 1) : col0 + j; }
 
-  /// `count` steps of 16 bytes a lane from k on, all of B's asked for first.
+  /// `count` steps of 16 bytes per lane from k on, all of B's asked for first.
   template <int count>
   __device__ void whole_steps(int k) {
     unsigned lines[count][cols][4];

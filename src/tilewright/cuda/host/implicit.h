@@ -32,6 +32,10 @@ typedef unsigned long ulong;
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440
 #endif
+#ifndef offsetof
+#define offsetof(type, member) ((decltype(sizeof 0))__INTADDR__(&(((type *)0)->member)))
+#define __builtin_offsetof offsetof
+#endif
 #ifndef CHAR_BIT
 #define CHAR_BIT 8
 #define SCHAR_MIN (-128)

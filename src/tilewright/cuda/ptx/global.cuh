@@ -1,5 +1,5 @@
 #pragma once
-// Global memory, 8 or 16 bytes an access, at multiples of that. The compiler takes a uint4 apart and does not always
+// Global memory, 8 or 16 bytes per access, at multiples of that. The compiler takes a uint4 apart and does not always
 // put it together again: around shuffles it left four accesses of 4 bytes, which took h13's results four times as long.
 
 /// In the order of the program among other such accesses.

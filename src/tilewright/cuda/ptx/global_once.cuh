@@ -1,5 +1,5 @@
 #pragma once
-// Global memory that is read once, 16 bytes an access, at multiples of that.
+// Global memory that is read once, 16 bytes per access, at multiples of that.
 
 /// What nobody writes while the kernel runs, and is read once: L1 keeps none of it.
 __device__ inline void load_once_16(unsigned (&word)[4], const void* from) {

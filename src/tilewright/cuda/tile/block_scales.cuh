@@ -74,7 +74,7 @@ struct StageScales {
   static constexpr int numbers = rows + (Cfg::b_blocks >= 0 ? BlockScales<Cfg, 1, Cfg::tile_n>::blocks : 0);
   static constexpr int bytes = (4 * numbers + 15) / 16 * 16;
 
-  /// The warp's side: the scales of one tile, step after step. A lane's addresses are found once a tile, since a warp
+  /// The warp's side: the scales of one tile, step after step. A lane's addresses are found once per tile, since a warp
   /// that computes them at each step is slower than the products.
   struct Copies {
     static constexpr int each =

@@ -15,7 +15,7 @@
 
 constexpr int transposed_run = 8;
 
-/// `along_inner`: the inner index is contiguous in global memory. `vector`: elements an access (1 or 4).
+/// `along_inner`: the inner index is contiguous in global memory. `vector`: elements per access (1 or 4).
 template <class T, int outer, int inner, int pitch, int threads, bool along_inner, int vector, bool edge>
 struct TileCopy {
   static_assert(!edge || vector == 1, "the edge path tests each element");
@@ -93,7 +93,7 @@ struct TileCopy {
 };
 
 /// The same copy by cp.async, one k step of the tile a call. What does not change is computed once: a step costs one
-/// addition a pointer and pass. 16 bytes an access where shared and global lines agree, else one element.
+/// addition a pointer and pass. 16 bytes per access where shared and global lines agree, else one element.
 template <class T, int outer, int inner, int pitch, int threads, bool along_inner, int vector, bool edge>
 struct AsyncTileCopy {
   using Walk = TileCopy<T, outer, inner, pitch, threads, along_inner, vector, edge>;

@@ -1,5 +1,5 @@
 #pragma once
-// Global -> shared copies of one 16-bit operand tile by all threads of a block, 16 bytes a thread and pass.
+// Global -> shared copies of one 16-bit operand tile by all threads of a block, 16 bytes per thread and pass.
 //
 //     aligned          16-byte accesses, nothing tested
 //     edge, wide       16-byte cp.async; what of a chunk does not exist becomes zero. Only the last tile along k can

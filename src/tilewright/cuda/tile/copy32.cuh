@@ -1,7 +1,7 @@
 #pragma once
-// Global -> shared copies of one fp32 operand tile by all threads of a block, 4 elements a thread and pass. They go
+// Global -> shared copies of one fp32 operand tile by all threads of a block, 4 elements per thread and pass. They go
 // through registers, because what arrives in shared memory is what tensor cores read: `Format` (tile/format32.cuh)
-// makes it of fp32 on the way, once an element of a block.
+// makes it of fp32 on the way, once per element of a block.
 //
 //     aligned          16-byte loads, nothing tested
 //     edge, wide       16-byte loads of what exists as a whole, else element by element; the rest becomes zero

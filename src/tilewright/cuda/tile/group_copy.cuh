@@ -1,5 +1,5 @@
 #pragma once
-// Groups of a block's warps that copy tiles for themselves: rows of K or V by cp.async, 16 bytes a thread and step.
+// Groups of a block's warps that copy tiles for themselves: rows of K or V by cp.async, 16 bytes per thread and step.
 // Rows that do not exist become zeros.
 
 #include "ptx/named_barrier.cuh"

@@ -1,6 +1,6 @@
 #pragma once
-// Global -> shared copies of tiles of Q, K and V by cp.async, 16 bytes a thread and step. Rows that do not exist become
-// zeros (Cfg::edge_*), so that whatever lies beyond an operand never meets a product.
+// Global -> shared copies of tiles of Q, K and V by cp.async, 16 bytes per thread and step. Rows that do not exist
+// become zeros (Cfg::edge_*), so that whatever lies beyond an operand never meets a product.
 //
 // `together` threads copy neighbouring rows, eight (or four) chunks of a row side by side:
 //

@@ -1,5 +1,5 @@
 #pragma once
-// Four 8-column products of a row, held in pairs by the four lanes of a quad, as 16 bytes a lane.
+// Four 8-column products of a row, held in pairs by the four lanes of a quad, as 16 bytes per lane.
 
 /// Lane t of the quad holds pair t of products 0 .. 3 of its row; afterwards all pairs of product t, in order.
 __device__ inline uint4 quad_transposed(const unsigned (&pair)[4]) {

@@ -78,7 +78,7 @@ struct SumsOfSums<Cfg, rows, cols, 0> {
 };
 
 /// A thread's elements within the block tile, where warps own warp_m x warp_n tiles, in subtiles_m x
-/// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements a lane:
+/// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements per lane:
 ///
 ///     warp tile, 2 x 2 subtiles          one subtile, lanes_n = 4 (each lane thread_m x thread_n)
 ///     +-----------+-----------+           0  2  4  6

@@ -6,7 +6,7 @@
 //     lane                 0         |             1             |  2 ..
 //     product     0    1    2    3   |   0     1      2      3   |  0 ..
 //
-// C and the epilogue's operands are read, and results stored, 16 bytes an access: a quad's four lanes move 64 bytes of
+// C and the epilogue's operands are read, and results stored, 16 bytes per access: a quad's four lanes move 64 bytes of
 // a row at once, or 128 of fp32 in two accesses. Every group of eight columns is inside the result or outside as one
 // (Cfg::whole_eights).
 

@@ -14,8 +14,8 @@
 //     lane 1    c2 c10 c18 c26  to  lane 1    c8 c10 c12 c14
 //     lane 2    c4 c12 ..           lane 2   c16 ..
 //
-// fp32: 8 bytes an access; a quad fills a sector of 32. Every group of eight columns is inside the result or outside as
-// one (Cfg::whole_eights).
+// fp32: 8 bytes per access; a quad fills a sector of 32. Every group of eight columns is inside the result or outside
+// as one (Cfg::whole_eights).
 
 #include "gemm/args.cuh"
 #include "ptx/global.cuh"

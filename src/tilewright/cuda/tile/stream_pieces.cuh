@@ -17,7 +17,7 @@
 /// gemm/params.py packs it.
 struct StreamArgs {
   float* sums;      // of each block, as its threads hold them
-  unsigned* flags;  // of each block, one a warpgroup: 1 once its sums are there. 0 before the launch
+  unsigned* flags;  // of each block, one per warpgroup: 1 once its sums are there. 0 before the launch
 };
 
 /// Steps [first, first + count) of a tile.

@@ -172,7 +172,7 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
     base, offset = machine.pointer(instruction, address)
     sources = [machine.source(instruction, value, kind) for value in values]
     put = machine.write(to, kind, instruction)
-    unused = to is None or to not in machine.program.ever_read
+    unused = to is None or to not in machine.program.readers
     integer = dtype.kind in "iu" and not kind.startswith(("f16", "bf16"))
     # What nobody asks the old value of is added up by ufunc.at, in the order of the lanes.
     at_once = update if unused and isinstance(update, np.ufunc) and (integer or kind in ("f32", "f64")) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -155,6 +155,27 @@ class Told:
         return barrier
 
 
+class Arrivals:
+    """The blocks that a copy arrives in, and in each the mbarrier at which it completes."""
+
+    def __init__(self, machine: Machine, instruction: Instruction, told: Operand, blocks: Operand | None) -> None:
+        self.machine, self.instruction = machine, instruction
+        self._blocks, self._told = Masked(machine, instruction, blocks), Told(machine, instruction, told)
+
+    def of(self, lane: int, own: int) -> Iterator[tuple[int, Mbarrier]]:
+        """`own`: the block that the address names. A block without an mbarrier is left out, with a complaint."""
+        for block in self._blocks.blocks(lane, own):
+            barrier = self._told.of(lane, block if self._blocks.bits is not None else None)
+            if barrier is None:
+                continue
+            if barrier.cta != block:
+                self.machine.report(
+                    "bulk_operand", "the mbarrier lies in another block than the bytes are copied to",
+                    self.instruction, np.array([lane]), barrier.address,
+                )  # fmt: skip
+            yield block, barrier
+
+
 def _size(machine: Machine, instruction: Instruction, operand: Operand) -> Callable[[int], int | None]:
     sizes = machine.source(instruction, operand, "u32")
 
@@ -200,8 +221,8 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
     where = Bytes(machine, instruction, to, peers=fields["to"] == "shared::cluster")
     near = Bytes(machine, instruction, source, peers=False) if fields["from"] == "shared::cta" else None
     far = Linear(machine, instruction, source) if near is None else None
-    sizes, tells = _size(machine, instruction, size), Told(machine, instruction, told)
-    masked = Masked(machine, instruction, rest[0] if fields.get("many") else None)
+    sizes = _size(machine, instruction, size)
+    arrivals = Arrivals(machine, instruction, told, rest[0] if fields.get("many") else None)
     merge = merging(fields) if fields.get("op") else None
     site = machine.trace.site(instruction.index, "bulk_load")
 
@@ -229,15 +250,7 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
             site.requests += 1
             site.bytes += nbytes
             units = address // UNIT + np.arange(nbytes // UNIT)
-            for block in masked.blocks(lane, cta):
-                barrier = tells.of(lane, block if masked.bits is not None else None)
-                if barrier is None:
-                    continue
-                if barrier.cta != block:
-                    machine.report(
-                        "bulk_operand", "the mbarrier lies in another block than the bytes are copied to", instruction,
-                        np.array([lane]), barrier.address,
-                    )  # fmt: skip
+            for block, barrier in arrivals.of(lane, cta):
                 machine.bulk.load(instruction, lane, block, units, data, barrier, nbytes, merge, rows)
                 rows = None
 

@@ -11,6 +11,7 @@ from ..mbarriers import MOST, PENDING_BITS, Mbarrier
 from ..operands import WINDOWS
 from ..ptx import Instruction, Operand
 from ..shared_memory import PEER
+from ..uses import matters
 from .registry import Compute, Step, elementwise, executes
 
 _CTA = "{space:.shared|.shared::cta|}"
@@ -75,7 +76,7 @@ class Places:
 
 
 def _values(machine: Machine, instruction: Instruction, operand: Operand) -> np.ndarray:
-    """A source of 32 bits, one a lane."""
+    """A source of 32 bits, one per lane."""
     return np.broadcast_to(machine.source(instruction, operand, "u32"), (machine.lanes,))
 
 
@@ -173,8 +174,15 @@ def wait(machine: Machine, instruction: Instruction) -> Step:
     given = np.broadcast_to(machine.source(instruction, which, "u32" if parity else "u64"), (machine.lanes,))
     guard = None if instruction.guard is None else machine.row(instruction.guard)
     scheduler, objects, resume = machine.scheduler, machine.mbarriers, machine.following(instruction)
-    objects.puts[instruction.index] = put
-    acquires = fields["order"] != ".relaxed"
+    acquires = fields["order"] != ".relaxed" and matters(machine.program, to)
+
+    def answer(barrier: Mbarrier, lanes: np.ndarray, done: bool) -> None:
+        """Tell lanes whether the phase is complete. Those who do not look at the answer know nothing."""
+        put(np.full(len(lanes), done), lanes)
+        if done and acquires:
+            machine.shadow.acquired(barrier, lanes)
+
+    objects.answers[instruction.index] = answer
 
     def until(barrier: Mbarrier, lanes: np.ndarray) -> np.ndarray:
         wanted = given[lanes]
@@ -192,16 +200,13 @@ def wait(machine: Machine, instruction: Instruction) -> Step:
         return phases
 
     def ask() -> list[tuple[Mbarrier, np.ndarray, np.ndarray]]:
-        """Those that have to wait: (object, lanes, phases)."""
+        """Return those that have to wait: (object, lanes, phases)."""
         left = []
         for barrier, lanes in where.barriers():
             phases = until(barrier, lanes)
             done = objects.wait(barrier, phases)
             if done.any():
-                some = lanes if done.all() else lanes[done]
-                put(np.ones(len(some), bool), some)
-                if acquires:
-                    machine.shadow.acquired(barrier, some)
+                answer(barrier, lanes if done.all() else lanes[done], True)
             if not done.all():
                 left.append((barrier, lanes[~done], phases[~done]))
         return left

@@ -42,7 +42,7 @@ class Spread:
         self.items = operand.items if isinstance(operand, Vector) else (operand,)
         machine.expect(instruction, len(self.items) == vector, f"needs {vector} registers")
         self.bytes = part.itemsize * vector
-        machine.expect(instruction, self.bytes <= 16, f"moves {self.bytes} bytes a lane; 16 is the most")
+        machine.expect(instruction, self.bytes <= 16, f"moves {self.bytes} bytes per lane; 16 is the most")
         whole = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "b128"}[self.bytes]
         self.elements = machine.scratch(whole, "elements")
         self.parts = self.elements.view(part).reshape(machine.lanes, vector)

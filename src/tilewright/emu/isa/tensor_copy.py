@@ -17,7 +17,7 @@ from ..memory import ARENA_BASE, WINDOW_BYTES
 from ..operands import WINDOWS
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
 from ..tensor_maps import BYTES, NAN, locate, swizzled, unpack, with_field
-from .bulk import Bytes, Masked, Told, active_lanes, check_global, merging
+from .bulk import Arrivals, Bytes, active_lanes, check_global, merging
 from .registry import Step, executes
 
 _DIM = "{dim:1d|2d|3d|4d|5d}"
@@ -51,6 +51,7 @@ class Boxes:
         address = one(self.map)
         try:
             found = unpack(map_bytes(machine, address))
+            machine.maps.check(self.instruction, lane, address)
             if found.rank != self.rank:
                 raise InvalidOperand(f"the map has {found.rank} dimensions, the instruction is of {self.rank}")
             if found.dtype.endswith("_ftz"):
@@ -107,7 +108,8 @@ def gathered(
     None after a complaint.
     """
     assert what.address is not None
-    box, size = locate(what, at), what.itemsize
+    box = locate(what, at, units=True)
+    size = box.size
     if check_global(machine, instruction, lane, what.address, 1, False) is None:  # a load touches the base anyway
         return None
     if not _mapped(machine, instruction, lane, box.addresses[box.inside], size, False):
@@ -116,6 +118,9 @@ def gathered(
     if machine.races and box.inside.any():
         rows = Rows.of(lane, box.addresses[box.inside], size)
         machine.races.note_rows(instruction, rows)
+    if size == UNIT:
+        units = machine.memory.views[UNIT].take((box.addresses - ARENA_BASE) // UNIT)
+        return units.view(np.uint8).reshape(-1, UNIT), rows
     words = machine.memory.views[size].view(f"u{size}")
     fill = NAN[size] if what.oob_fill == "nan" else 0
     out = np.full(len(box.addresses), fill, f"u{size}")
@@ -146,8 +151,8 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
     wanted = bool(fields["many"]) + bool(fields["hint"])
     machine.expect(instruction, len(rest) == wanted, "has another number of operands")
     where = Bytes(machine, instruction, to, peers=fields["to"] == "shared::cluster")
-    boxes, tells = Boxes(machine, instruction, source), Told(machine, instruction, told)
-    masked = Masked(machine, instruction, rest[0] if fields["many"] else None)
+    boxes = Boxes(machine, instruction, source)
+    arrivals = Arrivals(machine, instruction, told, rest[0] if fields["many"] else None)
     site = machine.trace.site(instruction.index, "bulk_load")
 
     def step() -> None:
@@ -164,15 +169,7 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
             site.requests += 1
             site.bytes += what.box_bytes
             units = units_of(what, found[1])
-            for block in masked.blocks(lane, found[0]):
-                barrier = tells.of(lane, block if masked.bits is not None else None)
-                if barrier is None:
-                    continue
-                if barrier.cta != block:
-                    machine.report(
-                        "bulk_operand", "the mbarrier lies in another block than the bytes are copied to", instruction,
-                        np.array([lane]), barrier.address,
-                    )  # fmt: skip
+            for block, barrier in arrivals.of(lane, found[0]):
                 machine.bulk.load(instruction, lane, block, units, data, barrier, what.box_bytes, rows=rows)
                 rows = None
 
@@ -285,6 +282,7 @@ def replace(machine: Machine, instruction: Instruction) -> Step:
                 found = check_global(machine, instruction, lane, address, BYTES, True)
                 if found is None:
                     continue
+                machine.maps.changed.add(address)
                 start, memory = found, machine.memory.views[1]
             part = memory[start : start + BYTES]
             try:
@@ -317,5 +315,20 @@ def publish(machine: Machine, instruction: Instruction) -> Step:
             begin += int(machine.cta_of_lane[lane]) * machine.shared.stride
             if start is not None:
                 machine.memory.views[1][start : start + BYTES] = machine.shared.data[begin : begin + BYTES]
+                machine.maps.changed.add(address)
+
+    return step
+
+
+@executes(
+    "fence.proxy.tensormap::generic.acquire{.cta|.cluster|.gpu|.sys}", kind="control", destination="none"
+)  # fmt: skip
+def acquire(machine: Machine, instruction: Instruction) -> Step:
+    """`[map], 128`: copies see how the map was changed before."""
+    base, offset = machine.pointer(instruction, instruction.operands[0])
+
+    def step() -> None:
+        for lane in active_lanes(machine).tolist():
+            machine.maps.acquire(lane, int(base[0 if len(base) == 1 else lane]) + offset)
 
     return step

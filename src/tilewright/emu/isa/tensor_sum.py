@@ -150,11 +150,11 @@ class Factors:
         return Factors(values, exponents, high < _NOT_FINITE[kind], low, high)
 
     def at(self, index: Any) -> Factors:
-        """Those at an index, of k first."""
+        """Return the factors at an index, of k first."""
         return Factors(self.values[index], self.exponents[index], self.finite, self.low, self.high)
 
     def negated(self) -> Factors:
-        """With the other signs."""
+        """Return the same with the other signs."""
         return Factors(-self.values, self.exponents, self.finite, self.low, self.high)
 
 

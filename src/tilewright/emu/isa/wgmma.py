@@ -179,7 +179,7 @@ class InShared:
 
 
 class InRegisters:
-    """A (64 x k) in four registers a lane."""
+    """A (64 x k) in four registers per lane."""
 
     def __init__(self, machine: Machine, instruction: Instruction, operand: Vector, kind: str) -> None:
         machine.expect(instruction, len(operand.items) == 4, "needs 4 registers of A")

@@ -1,10 +1,10 @@
 """wmma: load, multiply and store of whole fragments. Numbers as in mma.py; the layout is fragments.py's.
 
 A and B of 16 bits are read piece by piece (8 rows of 16 bytes, whatever the layout): from shared memory as ldmatrix
-does it, up to four pieces a request, from global memory 4 bytes a lane; where the other index is the contiguous one the
-pieces are transposed in the registers. Elements of 8 bits are read so where k is the contiguous index, else one by one;
-those of 32 and 64 bits always one by one. C and D move two neighbouring elements of a row at once if rows are
-contiguous (not of 64 bits), else one. That is what the machine code does with them, so the counts are its counts.
+does it, up to four pieces per request; from global memory 4 bytes per lane. Where the other index is the contiguous
+one, the pieces are transposed in the registers. Elements of 8 bits are read in this way where k is the contiguous
+index; otherwise, as those of 32 and 64 bits, one by one. C and D move two neighbouring elements of a row at once if
+rows are contiguous (not of 64 bits), else one. That is what the machine code does, so the counts are its counts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _addresses(
 def _load_lanes(
     machine: Machine, instruction: Instruction, address: np.ndarray, nbytes: int, local: bool
 ) -> np.ndarray:
-    """One element a lane, from global memory: an unsigned integer [lanes], 0 for lanes that are left out."""
+    """One element per lane, from global memory: an unsigned integer [lanes], 0 for lanes that are left out."""
     machine.expect(instruction, not local, "has no matrix in local memory")
     site = machine.trace.site(instruction.index, "global_load")
     values = np.zeros(machine.lanes, f"u{nbytes}")
@@ -75,6 +75,71 @@ def _memory_kind(fields: dict[str, str]) -> str:
     return "memory_" + (fields["space"].lstrip(".").split("::")[0] or "global")
 
 
+class _Operand:
+    """A (m x k) or B (k x n) in memory, in pieces of eight lines by four registers' elements along k."""
+
+    def __init__(self, machine: Machine, instruction: Instruction) -> None:
+        self.machine, self.instruction = machine, instruction
+        fields = instruction.fields
+        m, n, k = sizes(fields["shape"])
+        self.is_a = fields["side"] == "a"
+        extent = m if self.is_a else n
+        self.size = SIZE[fields["type"]]
+        self.width = max(self.size, 4)
+        """Bytes of a register."""
+        self.together = self.width // self.size
+        """Elements of a register."""
+        depth = k // (4 * self.together)  # pieces along k
+        self.pieces = extent // 8 * depth
+        self.down = extent // 8 if self.is_a else depth
+        self.k_inner = self.is_a == (fields["layout"] == "row")
+        self.pitch = _pitch(machine, instruction, 2, k if self.k_inner else extent)
+
+    def origin(self, piece: np.ndarray | int) -> tuple[np.ndarray | int, np.ndarray | int]:
+        """(line, along) of a piece's first element."""
+        first, second = piece % self.down, piece // self.down
+        mn, along = (first, second) if self.is_a else (second, first)
+        mn, along = 8 * mn, 4 * self.together * along
+        return (mn, along) if self.k_inner else (along, mn)
+
+    def by_rows(self, base: np.ndarray, offset: int) -> np.ndarray:
+        """Registers [warps, pieces, 32], read from shared memory by rows of 16 bytes."""
+        machine = self.machine
+        site = machine.trace.site(self.instruction.index, "shared_load")
+        words = np.zeros((machine.lanes // 32, self.pieces, 32), np.uint32)
+        for first in range(0, self.pieces, 4):
+            count = min(4, self.pieces - first)
+            line, along = self.origin(first + LANE // 8 % count)
+            lines = line + LANE % 8
+            address = _addresses(machine, base, offset, self.pitch, lines, np.asarray(along), self.size)
+            rows = load_rows(machine, site, self.instruction, address, 0, count)
+            if rows is not None:  # a lane holds neighbours along k: pieces whose lines run along m or n are transposed
+                words[:, first : first + count] = rows_to_words(rows, not self.k_inner)
+        return words
+
+    def by_lanes(self, base: np.ndarray, offset: int, load: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+        """The same, a register per lane where its elements are neighbours in memory, else an element."""
+        machine, size, width = self.machine, self.size, self.width
+        words = np.zeros((machine.lanes // 32, self.pieces, 32), f"u{width}")
+        parts = words[..., None].view(f"u{size}")
+
+        def at(line: np.ndarray, along: np.ndarray) -> np.ndarray:
+            return _addresses(machine, base, offset, self.pitch, line, along, size)
+
+        for piece in range(self.pieces):
+            line, along = self.origin(piece)
+            if self.k_inner:
+                words[:, piece] = load(at(line + G, along + self.together * T), width).reshape(-1, 32)
+            elif size == 2:
+                lines = load(at(line + G, along + 2 * T), width).view(np.uint16).reshape(len(words), 1, 8, 8)
+                words[:, piece] = rows_to_words(lines, True)[:, 0]
+            else:
+                for part in range(self.together):
+                    address = at(line + self.together * T + part, along + G)
+                    parts[:, piece, :, part] = load(address, size).reshape(-1, 32)
+        return words
+
+
 @executes(
     f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f16|bf16|s8|u8}}",
     f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{{shape:m16n16k8}}{_SPACE}.{{type:tf32}}",
@@ -83,76 +148,26 @@ def _memory_kind(fields: dict[str, str]) -> str:
 )
 def load_operand(machine: Machine, instruction: Instruction) -> Step:
     """A (m x k) or B (k x n): `{registers}, [address]{, pitch in elements}`."""
-    fields = instruction.fields
-    m, n, k = sizes(fields["shape"])
-    is_a = fields["side"] == "a"
-    extent = m if is_a else n
-    size = SIZE[fields["type"]]
-    width = max(size, 4)
-    together = width // size  # elements of a register
-    depth = k // (4 * together)  # pieces along k
-    pieces = extent // 8 * depth
-    k_inner = is_a == (fields["layout"] == "row")
+    operand = _Operand(machine, instruction)
     held = registers(instruction.operands[0])
-    wanted = 8 if fields["type"] == "f16" else pieces
+    wanted = 8 if instruction.fields["type"] == "f16" else operand.pieces
     machine.expect(instruction, len(held) == wanted, f"needs {wanted} registers")
-    put = write_registers(machine, instruction, held, f"b{8 * width}")
+    put = write_registers(machine, instruction, held, f"b{8 * operand.width}")
     base, offset = machine.pointer(instruction, instruction.operands[1])
-    pitch = _pitch(machine, instruction, 2, k if k_inner else extent)
-
-    def origin(piece: np.ndarray | int) -> tuple[np.ndarray | int, np.ndarray | int]:
-        """(line, along) of a piece's first element."""
-        down = extent // 8 if is_a else depth
-        first, second = piece % down, piece // down
-        mn, along = (first, second) if is_a else (second, first)
-        mn, along = 8 * mn, 4 * together * along
-        return (mn, along) if k_inner else (along, mn)
-
-    # A lane holds neighbours along k: a piece whose lines run along m or n is transposed.
-    transposed = not k_inner
-
-    def by_rows(base: np.ndarray, offset: int) -> np.ndarray:
-        site = machine.trace.site(instruction.index, "shared_load")
-        words = np.zeros((machine.lanes // 32, pieces, 32), np.uint32)
-        for first in range(0, pieces, 4):
-            count = min(4, pieces - first)
-            line, along = origin(first + LANE // 8 % count)
-            address = _addresses(machine, base, offset, pitch, line + LANE % 8, np.asarray(along), size)
-            rows = load_rows(machine, site, instruction, address, 0, count)
-            if rows is not None:
-                words[:, first : first + count] = rows_to_words(rows, transposed)
-        return words
-
-    def by_lanes(base: np.ndarray, offset: int, load: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
-        """A register a lane where its elements are neighbours in memory, else an element."""
-        words = np.zeros((machine.lanes // 32, pieces, 32), f"u{width}")
-        parts = words[..., None].view(f"u{size}")
-        for piece in range(pieces):
-            line, along = origin(piece)
-            if k_inner:
-                address = _addresses(machine, base, offset, pitch, line + G, along + together * T, size)
-                words[:, piece] = load(address, width).reshape(-1, 32)
-            elif size == 2:
-                address = _addresses(machine, base, offset, pitch, line + G, along + 2 * T, size)
-                lines = load(address, width).view(np.uint16).reshape(len(words), 1, 8, 8)
-                words[:, piece] = rows_to_words(lines, True)[:, 0]
-            else:
-                for part in range(together):
-                    address = _addresses(machine, base, offset, pitch, line + together * T + part, along + G, size)
-                    parts[:, piece, :, part] = load(address, size).reshape(-1, 32)
-        return words
 
     def shared(base: np.ndarray, offset: int) -> None:
-        if size == 2 or (size == 1 and k_inner):
-            finish(by_rows(base, offset))
+        if operand.size == 2 or (operand.size == 1 and operand.k_inner):
+            finish(operand.by_rows(base, offset))
         else:
-            finish(by_lanes(base, offset, lambda at, nbytes: _load_shared_lanes(machine, instruction, at, nbytes)))
+            finish(
+                operand.by_lanes(base, offset, lambda at, nbytes: _load_shared_lanes(machine, instruction, at, nbytes))
+            )
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
-        finish(by_lanes(base, offset, lambda at, nbytes: _load_lanes(machine, instruction, at, nbytes, local)))
+        finish(operand.by_lanes(base, offset, lambda at, nbytes: _load_lanes(machine, instruction, at, nbytes, local)))
 
     def finish(words: np.ndarray) -> None:
-        put(np.concatenate([words] * (wanted // pieces), axis=1))
+        put(np.concatenate([words] * (wanted // operand.pieces), axis=1))
 
     load = by_space(machine, instruction, _space(instruction), base, offset, shared, elsewhere)
 

@@ -1,24 +1,70 @@
 // What accesses to global memory count (emu/coalesce.py), and who touched what first (emu/global_races.py, telling.py).
 #include "native.h"
 
-// Distinct sectors of 32 bytes of each warp's request, summed: addresses of `n` lanes, in ascending order of lanes.
-EXPORT s64 tw_sectors(const s64* addresses, const s64* lanes, s64 n, s64 bytes) {
+// Distinct sectors of 32 bytes that n lanes of a warp touch, `bytes` at each address.
+static s64 scattered_sectors(const s64* addresses, int n, s64 bytes, s64 shift) {
+  s64 found[64], last = -1;  // open addressing; 32 lanes touch at most 64
+  u64 used = 0;
+  for (int i = 0; i < n; ++i) {
+    const s64 at = addresses[i] + shift;
+    for (s64 sector = at >> 5; sector <= (at + bytes - 1) >> 5; ++sector) {
+      if (sector == last) continue;
+      u64 place = (u64)(last = sector) & 63;
+      while (used >> place & 1 && found[place] != sector) place = (place + 1) & 63;
+      used |= 1ull << place;
+      found[place] = sector;
+    }
+  }
+  return __builtin_popcountll(used);
+}
+
+// The same where they lie near one another: no lane touches more than two sectors, and there are 64 at most.
+static inline s64 near_sectors(const s64* addresses, int n, s64 bytes, s64 shift, s64 low) {
+  u64 used = 0;
+  for (int i = 0; i < n; ++i) {
+    const s64 at = addresses[i] + shift;
+    used |= 1ull << ((at >> 5) - low) | 1ull << (((at + bytes - 1) >> 5) - low);
+  }
+  return __builtin_popcountll(used);
+}
+
+static inline s64 warp_sectors(const s64* addresses, int n, s64 bytes, s64 shift) {
+  s64 low = addresses[0], high = low;
+  for (int i = 0; i < n; ++i) {
+    low = addresses[i] < low ? addresses[i] : low;
+    high = addresses[i] > high ? addresses[i] : high;
+  }
+  low = (low + shift) >> 5;
+  if (bytes > 32 || ((high + shift + bytes - 1) >> 5) - low > 63) return scattered_sectors(addresses, n, bytes, shift);
+  return near_sectors(addresses, n, bytes, shift, low);
+}
+
+// Distinct sectors of each warp's request, summed: addresses of `n` lanes, `shift` on, in ascending order of lanes.
+EXPORT s64 tw_sectors(const s64* addresses, const s64* lanes, s64 n, s64 bytes, s64 shift) {
   s64 total = 0;
-  for (s64 start = 0; start < n;) {
-    const s64 warp = (lanes ? lanes[start] : start) >> 5;
-    s64 found[64], last = -1;  // open addressing; 32 lanes touch at most 64
-    u64 used = 0;
-    for (; start < n && (lanes ? lanes[start] : start) >> 5 == warp; ++start)
-      for (s64 sector = addresses[start] >> 5; sector <= (addresses[start] + bytes - 1) >> 5; ++sector) {
-        if (sector == last) continue;
-        u64 place = (u64)(last = sector) & 63;
-        while (used >> place & 1 && found[place] != sector) place = (place + 1) & 63;
-        used |= 1ull << place;
-        found[place] = sector;
-      }
-    total += __builtin_popcountll(used);
+  if (!lanes) {
+    for (s64 start = 0; start + 32 <= n; start += 32) total += warp_sectors(addresses + start, 32, bytes, shift);
+    return total;
+  }
+  for (s64 start = 0, stop; start < n; start = stop) {
+    for (stop = start + 1; stop < n && lanes[stop] >> 5 == lanes[start] >> 5;) ++stop;
+    total += warp_sectors(addresses + start, (int)(stop - start), bytes, shift);
   }
   return total;
+}
+
+// Of addresses relative to the first one's: the least, the greatest, all their bits together, and how many warps their
+// lanes are of.
+EXPORT void tw_extent(const s64* relative, const s64* lanes, s64 n, s64* told) {
+  s64 low = 0, high = 0, bits = 0, warps = lanes ? n > 0 : n / 32;
+  for (s64 k = 0; k < n; ++k) {
+    low = relative[k] < low ? relative[k] : low;
+    high = relative[k] > high ? relative[k] : high;
+    bits |= relative[k];
+  }
+  if (lanes)
+    for (s64 k = 1; k < n; ++k) warps += lanes[k] >> 5 != lanes[k - 1] >> 5;
+  told[0] = low, told[1] = high, told[2] = bits, told[3] = warps;
 }
 
 // Of each different key the position where it first occurs, in that order, and which of them each key is; how many, or

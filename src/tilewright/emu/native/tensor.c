@@ -117,6 +117,7 @@ typedef struct {
 #define VECTORS(W)                                                     \
   typedef s16 s16x##W __attribute__((vector_size(2 * W), aligned(2))); \
   typedef s32 s32x##W __attribute__((vector_size(4 * W), aligned(4))); \
+  typedef u32 u32x##W __attribute__((vector_size(4 * W), aligned(4))); \
   typedef f32 f32x##W __attribute__((vector_size(4 * W), aligned(4))); \
   typedef f64 f64x##W __attribute__((vector_size(8 * W), aligned(8))); \
   typedef u64 u64x##W __attribute__((vector_size(8 * W), aligned(8))); \

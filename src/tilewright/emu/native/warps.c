@@ -52,7 +52,8 @@ static void write_warp(const Fragment* f, s64 i, s64 warp, int count, int size, 
   for (int r = 0; r < f->registers; ++r) memcpy(row_of(f, r, i, warp), held + r * 128, 128);
 }
 
-// A or B in the order of D's lanes: of each k what the 32 lanes multiply, for the two kinds of registers of D.
+// B in the order of D's lanes: of each k what the 32 lanes multiply, for the two kinds of registers of D. (Of A every
+// four lanes have the same: it is kept as [k, 2, 4].)
 typedef struct {
   f32 values[2][DEEPEST][32];
   s16 exponents[2][DEEPEST][32];
@@ -60,10 +61,10 @@ typedef struct {
   int low, high, finite;
 } __attribute__((aligned(64))) Spread;
 
-// Where the elements come from: [2, k] planes (of each register its lower elements, then its upper ones), and of them
-// [2, k, 32] the lanes.
+// Where the elements come from. A: the bytes of a warp's registers. B: [2, k] planes (of each register its lower elements,
+// then its upper ones), and of them [2, k, 32] the lanes.
 typedef struct {
-  const s32 *plane, *lane;
+  const s32 *of_a, *plane, *lane;
   const s16* short_lane;
 } Places;
 
@@ -93,10 +94,10 @@ static inline void spread_bounds(Spread* to, const Factors* from) {
   to->low = from->low, to->high = from->high, to->finite = from->finite;
 }
 
-// The registers of a warp's operand in the order of D's lanes.
-static void spread_warp(const Product* p, const Fragment* f, const Places* from, int second, s64 i, s64 warp,
-                        Factors* plain, Spread* to) {
-  const int size = size_of(second ? p->kind_b : p->kind_a), parts = 4 / size, count = (int)f->registers * parts * 32;
+// The registers of a warp's B in the order of D's lanes.
+static void spread_warp(const Product* p, const Fragment* f, const Places* from, s64 i, s64 warp, Factors* plain,
+                        Spread* to) {
+  const int size = size_of(p->kind_b), parts = 4 / size, count = (int)f->registers * parts * 32;
   const u32 keep = size == 4 ? ~0u : (1u << 8 * size) - 1;
   for (int r = 0; r < f->registers; ++r) {
     const u32* at = (const u32*)row_of(f, r, i, warp);
@@ -105,7 +106,7 @@ static void spread_warp(const Product* p, const Fragment* f, const Places* from,
       for (int lane = 0; lane < 32; ++lane) words[lane] = at[lane] >> 8 * size * part & keep;
     }
   }
-  decode(p, plain, second, count);
+  decode(p, plain, 1, count);
   plain->warp = -1, to->warp = warp;
   spread_bounds(to, plain);
   for (int kind = 0; kind < 2; ++kind)
@@ -122,78 +123,105 @@ static inline s32x16 exponents_of(s32x16 bits, int zeros_vanish) {
   return zeros_vanish ? (zero & SMALLEST_EXPONENT) | (~zero & exponent) : exponent;
 }
 
-static inline s32x16 finish(s32x16 bits, s32x16 total, s32x16 top, const Rule* rule) {
-  const int fraction = (int)rule->fraction;
-  const f32x16 by = (f32x16)((127 + fraction - top) << 23), back = (f32x16)((127 - fraction + top) << 23);
-  const s32x16 c = __builtin_convertvector((f32x16)bits * by, s32x16);
-  const f64x16 sum = __builtin_convertvector(total, f64x16) + __builtin_convertvector(c, f64x16);
-  const f64x16 cut = (f64x16)((u64x16)sum & (~0ull << (52 - (int)rule->kept)));
-  return (s32x16)(__builtin_convertvector(cut, f32x16) * back);
+static inline s32x16 larger(s32x16 x, s32x16 y) {
+  const s32x16 more = x > y;
+  return (x & more) | (y & ~more);
 }
 
-// FUSED, of four registers of D: register r is of A's kind r % 2 and of B's kind r / 2. 0 where it may not be.
-static int spread_sums(s32x16 (*c)[2], const Spread* a, const Spread* b, int depth, const Rule* rule) {
+// Whole numbers other than -2^31 as fp32, of whose mantissa `keep` bits stay, cut towards zero.
+static inline f32x16 cut_whole(s32x16 x, s32x16 keep) {
+  const s32x16 sign = x >> 31, size = (x ^ sign) - sign;
+  const f32x16 near = __builtin_convertvector(size, f32x16);
+  const s32x16 up = (s32x16)((u32x16)__builtin_convertvector(near, s32x16) > (u32x16)size);  // -1 where rounded up
+  return (f32x16)((((s32x16)near + up) & keep) | (sign & (s32)0x80000000));
+}
+
+typedef s16 s16x4 __attribute__((vector_size(8), aligned(2)));
+typedef f32 f32x4 __attribute__((vector_size(16), aligned(4)));
+#define FOUR_TIMES(x) {(x)[0], (x)[1], (x)[2], (x)[3], (x)[0], (x)[1], (x)[2], (x)[3], \
+                       (x)[0], (x)[1], (x)[2], (x)[3], (x)[0], (x)[1], (x)[2], (x)[3]}
+
+// FUSED, of four registers of D: register r is of A's kind r % 2 and of B's kind r / 2. Of A the elements of a k begin at
+// k * next. 0 where it may not be.
+static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread* b, int depth, const Rule* rule) {
   const int low = a->low + b->low, high = a->high + b->high, step = (int)rule->step;
   const int several = depth < step ? depth : step, fraction = (int)rule->fraction;
+  const s32x16 keep = (s32x16){0} - (1 << (23 - (int)rule->kept));
   if (!(a->finite && b->finite && high <= 100 && low >= -100 && several <= most_products(rule))) return 0;
   for (int first = 0; first < depth; first += step) {
     const int last = first + step < depth ? first + step : depth;
     s16x32 most[4];
-    for (int r = 0; r < 4; ++r) {
-      const s32x16 x = exponents_of(c[r][0], low < -126), y = exponents_of(c[r][1], low < -126);
-      ((s16x16*)&most[r])[0] = __builtin_convertvector(x, s16x16);
-      ((s16x16*)&most[r])[1] = __builtin_convertvector(y, s16x16);
-    }
-    for (int k = first; k < last; ++k)
+    for (int r = 0; r < 4; ++r) most[r] = (s16x32){0} + 2 * ZERO_FACTOR;
+    for (int k = first; k < last; ++k) {
+      u64 of_a[2];
+      memcpy(of_a, a->exponents + k * next, 16);
+      const s16x32 x[2] = {(s16x32)((u64x8){0} + of_a[0]), (s16x32)((u64x8){0} + of_a[1])};
+      const s16x32 y[2] = {*(const s16x32*)b->exponents[0][k], *(const s16x32*)b->exponents[1][k]};
       for (int r = 0; r < 4; ++r) {
-        const s16x32 sum = *(const s16x32*)a->exponents[r % 2][k] + *(const s16x32*)b->exponents[r / 2][k];
+        const s16x32 sum = x[r % 2] + y[r / 2];
         most[r] = LARGER_32(sum, most[r]);
       }
-    s32x16 top[4][2], odd = {0};
-    for (int r = 0; r < 4; ++r) {
-      top[r][0] = LOW_HALF(most[r]), top[r][1] = HIGH_HALF(most[r]);
+    }
+    s32x16 odd = {0}, total[4][2];
+    f32x16 by[4][2], back[4][2];
+    for (int r = 0; r < 4; ++r)
       for (int h = 0; h < 2; ++h) {
-        const s32x16 zero = (c[r][h] & 0x7fffffff) == 0, tiny = top[r][h] < -100;
-        odd |= (top[r][h] > 127) | (tiny & ~zero);
-        top[r][h] = (tiny & -100) | (~tiny & top[r][h]);
+        const s32x16 products = h ? HIGH_HALF(most[r]) : LOW_HALF(most[r]);
+        const s32x16 top = larger(products, exponents_of(c[r][h], low < -126)), at = larger(top, (s32x16){0} - 100);
+        odd |= (top > 127) | ((top != at) & ((c[r][h] & 0x7fffffff) != 0));
+        by[r][h] = (f32x16)((127 + fraction - at) << 23), back[r][h] = (f32x16)((127 - fraction + at) << 23);
+        total[r][h] = (s32x16){0};
+      }
+    if (any_16(odd)) return 0;
+    for (int k = first; k < last; ++k) {
+      const f32* of_a = a->values + k * next;
+      const f32x16 x[2] = {FOUR_TIMES(of_a), FOUR_TIMES(of_a + 4)};
+      for (int h = 0; h < 2; ++h) {
+        const f32x16 y[2] = {*(const f32x16*)(b->values[0][k] + 16 * h), *(const f32x16*)(b->values[1][k] + 16 * h)};
+        for (int r = 0; r < 4; ++r)
+          total[r][h] += __builtin_convertvector(x[r % 2] * y[r / 2] * by[r][h], s32x16);
       }
     }
+    s32x16 sums[4][2];
+    for (int r = 0; r < 4; ++r)
+      for (int h = 0; h < 2; ++h) {
+        const s32x16 plus = __builtin_convertvector((f32x16)c[r][h] * by[r][h], s32x16);
+        const s32x16 sum = (s32x16)((u32x16)total[r][h] + (u32x16)plus);
+        odd |= ((total[r][h] ^ sum) & (plus ^ sum)) >> 31 | (sum == INT32_MIN);  // more than 32 bits hold
+        sums[r][h] = sum;
+      }
     if (any_16(odd)) return 0;
-    s32x16 total[4][2] = {{{0}}};
-    f32x16 by[4][2];
     for (int r = 0; r < 4; ++r)
-      for (int h = 0; h < 2; ++h) by[r][h] = (f32x16)((127 + fraction - top[r][h]) << 23);
-    for (int k = first; k < last; ++k)
-      for (int r = 0; r < 4; ++r)
-        for (int h = 0; h < 2; ++h) {
-          const f32x16 x = *(const f32x16*)(a->values[r % 2][k] + 16 * h),
-                       y = *(const f32x16*)(b->values[r / 2][k] + 16 * h);
-          total[r][h] += __builtin_convertvector(x * y * by[r][h], s32x16);
-        }
-    for (int r = 0; r < 4; ++r)
-      for (int h = 0; h < 2; ++h) c[r][h] = finish(c[r][h], total[r][h], top[r][h], rule);
+      for (int h = 0; h < 2; ++h) c[r][h] = (s32x16)(cut_whole(sums[r][h], keep) * back[r][h]);
   }
   return 1;
 }
 
 // An instruction of a warp in the order of lanes; 0 where that may not be, and nothing is done.
 static int multiply_spread(const Product* p, const Fragment* f, const Places* places, s64 i, s64 warp, Factors* plain,
-                           Spread* a, Spread* b) {
+                           Factors* a, Spread* b) {
   s32x16 c[4][2];
-  if (a->warp != warp) spread_warp(p, f + 1, places, 0, i, warp, plain, a);
-  if (b->warp != warp) spread_warp(p, f + 2, places + 1, 1, i, warp, plain, b);
+  if (a->warp != warp) {
+    const int count = (int)p->k * 8;
+    Fragment of_a = f[1];
+    of_a.place = places->of_a, of_a.run = 1;
+    read_warp(&of_a, i, warp, count, size_of(p->kind_a), (u32*)a->values);
+    decode(p, a, 0, count);
+    a->warp = warp;
+  }
+  if (b->warp != warp) spread_warp(p, f + 2, places, i, warp, plain, b);
   for (int r = 0; r < 4; ++r) memcpy(c[r], row_of(f + 3, r, i, warp), 128);
-  if (!spread_sums(c, a, b, (int)p->k, &p->rule)) return 0;
+  if (!spread_sums(c, a, 8, b, (int)p->k, &p->rule)) return 0;
   for (int r = 0; r < 4; ++r) memcpy(row_of(f, r, i, warp), c[r], 128);
   return 1;
 }
 
-// Room of this thread for `count` operands of `elements` each, and as many in order of lanes; null where there is no
+// Room of this thread for `count` operands of `elements` each, and for some in order of lanes; null where there is no
 // memory.
-static Factors* workspace(s64 count, s64 elements, Spread** spreads) {
+static Factors* workspace(s64 count, s64 elements, s64 spread_count, Spread** spreads) {
   static __thread char* space;
   static __thread s64 room;
-  const s64 each = (s64)sizeof(Factors) + elements * 6 + (spreads ? (s64)sizeof(Spread) : 0), need = count * each;
+  const s64 need = count * ((s64)sizeof(Factors) + elements * 6) + spread_count * (s64)sizeof(Spread);
   if (need > room) {
     free(space);
     space = 0, room = 0;
@@ -201,11 +229,11 @@ static Factors* workspace(s64 count, s64 elements, Spread** spreads) {
     room = need;
   }
   char* rest = space;
-  if (spreads) *spreads = (Spread*)rest, rest += count * (s64)sizeof(Spread);
+  *spreads = (Spread*)rest, rest += spread_count * (s64)sizeof(Spread);
+  for (s64 k = 0; k < spread_count; ++k) (*spreads)[k].warp = -1;
   Factors* all = (Factors*)rest;
   rest += count * (s64)sizeof(Factors);
   for (s64 k = 0; k < count; ++k) {
-    if (spreads) (*spreads)[k].warp = -1;
     all[k].warp = -1;
     all[k].values = (f32*)(rest + k * elements * 4);
     all[k].exponents = (s16*)(rest + count * elements * 4 + k * elements * 2);
@@ -238,15 +266,16 @@ static void multiply(const Product* p, const Fragment* fragments, s64 i, s64 war
 EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, const Places* places, s64 instructions, const s64* warps,
                   s64 count) {
   const Fragment *of_a = fragments + 1, *of_b = fragments + 2;
-  Spread* spreads = 0;
-  Factors* const as = workspace(of_a->slots + of_b->slots, MOST_ELEMENTS, places ? &spreads : 0);
+  Spread* of_lanes;
+  Factors* const as = workspace(2 * of_a->slots + of_b->slots, MOST_ELEMENTS, of_b->slots, &of_lanes);
   if (!as) return 0;
+  Factors *const bs = as + of_a->slots, *const fours = bs + of_b->slots;
   for (s64 w = 0; w < count; ++w) {
     const s64 warp = (warps ? warps[w] : w) * 128;
     for (s64 i = 0; i < instructions; ++i) {
-      const s64 a = of_a->slot[i], b = of_a->slots + of_b->slot[i];
-      if (places && multiply_spread(p, fragments, places, i, warp, as, spreads + a, spreads + b)) continue;
-      multiply(p, fragments, i, warp, as + a, as + b);
+      const s64 a = of_a->slot[i], b = of_b->slot[i];
+      if (places && multiply_spread(p, fragments, places, i, warp, bs, fours + a, of_lanes + b)) continue;
+      multiply(p, fragments, i, warp, as + a, bs + b);
     }
   }
   return 1;
@@ -259,18 +288,24 @@ typedef struct {
   s64 step;
 } Matrices;
 
-static void read_tile(const Product* p, const Matrices* from, s64 tile, int second, int width, Factors* to) {
+// fours: of 8 in a row first those with even numbers.
+static void read_tile(const Product* p, const Matrices* from, s64 tile, int second, int width, Factors* to, int fours) {
   const int size = size_of(second ? p->kind_b : p->kind_a);
-  for (int z = 0; z < p->k; ++z)
-    for (int i = 0; i < width; ++i)
-      ((u32*)to->values)[z * width + i] =
-          load_word(from->words + (from->places[tile] + z * from->step + i) * size, size);
+  for (int z = 0; z < p->k; ++z) {
+    u32* words = (u32*)to->values + z * width;
+    const char* at = from->words + (from->places[tile] + z * from->step) * size;
+    if (fours)
+      for (int i = 0; i < width; ++i) words[(i & ~7) | (i & 1) << 2 | (i & 7) >> 1] = load_word(at + i * size, size);
+    else
+      for (int i = 0; i < width; ++i) words[i] = load_word(at + i * size, size);
+  }
   decode(p, to, second, (int)p->k * width);
 }
 
 // Products of matrices in memory; C and D [tile, m, n]: the same array. 0: no memory.
 EXPORT s64 tw_tiles(const Product* p, s64 tiles, const Matrices* of_a, const Matrices* of_b, char* d) {
-  Factors* const a = workspace(2, DEEPEST * WIDEST, 0);
+  Spread* none;
+  Factors* const a = workspace(2, DEEPEST * WIDEST, 0, &none);
   if (!a) return 0;
   Factors* const b = a + 1;
   u32 words[WIDEST];
@@ -278,8 +313,8 @@ EXPORT s64 tw_tiles(const Product* p, s64 tiles, const Matrices* of_a, const Mat
   const int rows = WIDEST / n;  // summed at once
   a->by_row = 1, a->by_k = m;
   for (s64 t = 0; t < tiles; ++t) {
-    read_tile(p, of_a, t, 0, m, a);
-    if (!t || of_b->places[t] != of_b->places[t - 1]) read_tile(p, of_b, t, 1, n, b);
+    read_tile(p, of_a, t, 0, m, a, 0);
+    if (!t || of_b->places[t] != of_b->places[t - 1]) read_tile(p, of_b, t, 1, n, b, 0);
     for (int row = 0; row < m; row += rows) {
       const int some = rows < m - row ? rows : m - row, count = some * n;
       char* at = d + ((t * m + row) * n) * (p->rule.half ? 2 : 4);
@@ -310,18 +345,18 @@ static inline char* accumulator(const Accumulators* d, s64 r, s64 team, int warp
   return d->bank + d->rows[r] * d->row_bytes + (d->first_warps[team] + warp) * 128;
 }
 
-// 16 x 8 sums of any numbers, in the order of spread_sums.
+// 16 x 8 sums of any numbers, in the order of spread_sums; B's columns as read_tile has fours.
 static void careful_block(s32x16 (*c)[2], const Factors* a, const Factors* b, int row, int column, int n, int depth,
                           const Rule* rule) {
   for (int i = 0; i < 16; ++i) {
     u32 words[8];
-    for (int j = 0; j < 8; ++j) words[j] = ((const u32*)c[i / 8 * 2 + j % 2])[i % 8 * 4 + j / 2];
+    for (int j = 0; j < 8; ++j) words[j] = ((const u32*)c[i / 8 * 2 + j / 4])[i % 8 * 4 + j % 4];
     for (int first = 0; first < depth; first += (int)rule->step) {
       const int last = first + (int)rule->step < depth ? first + (int)rule->step : depth;
       const Step s = {a, b, row + i, column, n, first, last, rule};
       careful_8(&s, words);
     }
-    for (int j = 0; j < 8; ++j) ((u32*)c[i / 8 * 2 + j % 2])[i % 8 * 4 + j / 2] = words[j];
+    for (int j = 0; j < 8; ++j) ((u32*)c[i / 8 * 2 + j / 4])[i % 8 * 4 + j % 4] = words[j];
   }
 }
 
@@ -330,42 +365,32 @@ EXPORT s64 tw_warpgroups(const Product* p, s64 teams, const Matrices* of_a, cons
                          const Accumulators* d) {
   const int n = (int)p->n, k = (int)p->k;
   Spread* spreads;
-  Factors* const a = workspace(4 + WIDEST / 8, DEEPEST * (WIDEST + 32), &spreads);
+  Factors* const a = workspace(2, DEEPEST * WIDEST, 4, &spreads);
   if (!a) return 0;
   Factors* const b = a + 1;
-  s32 lane_a[2][32], lane_b[2][32];
-  s16 short_a[2][32], short_b[2][32];
+  s32 lane[2][32];
+  s16 short_lane[2][32];
   for (int kind = 0; kind < 2; ++kind)
-    for (int lane = 0; lane < 32; ++lane) {
-      short_a[kind][lane] = (s16)(lane_a[kind][lane] = 8 * kind + lane / 4);
-      short_b[kind][lane] = (s16)(lane_b[kind][lane] = lane % 4 * 2 + kind);
-    }
+    for (int l = 0; l < 32; ++l) short_lane[kind][l] = (s16)(lane[kind][l] = 8 * kind + l / 4);
   a->by_row = 1, a->by_k = 64;
   for (s64 t = 0; t < teams; ++t) {
-    read_tile(p, of_a, t, 0, 64, a);
+    read_tile(p, of_a, t, 0, 64, a, 0);
     for (int w = 0; w < 4; ++w) {
       spread_bounds(spreads + w, a);
       for (int h = 0; h < 2; ++h)
         for (int z = 0; z < k; ++z)
-          spread_row(a->values + z * 64 + 16 * w, a->exponents + z * 64 + 16 * w, lane_a[h], short_a[h], spreads + w, h,
-                     z);
+          spread_row(a->values + z * 64 + 16 * w, a->exponents + z * 64 + 16 * w, lane[h], short_lane[h], spreads + w,
+                     h, z);
     }
-    if (!t || of_b->places[t] != of_b->places[t - 1]) {
-      read_tile(p, of_b, t, 1, n, b);
-      for (int j = 0; j < n / 8; ++j) {
-        spread_bounds(spreads + 4 + j, b);
-        for (int q = 0; q < 2; ++q)
-          for (int z = 0; z < k; ++z)
-            spread_row(b->values + z * n + 8 * j, b->exponents + z * n + 8 * j, lane_b[q], short_b[q], spreads + 4 + j,
-                       q, z);
-      }
-    }
+    if (!t || of_b->places[t] != of_b->places[t - 1]) read_tile(p, of_b, t, 1, n, b, 1);
     for (int j = 0; j < n / 8; ++j)
       for (int w = 0; w < 4; ++w) {
         s32x16 c[4][2] = {{{0}}};
         if (d->kept[t])
           for (int r = 0; r < 4; ++r) memcpy(c[r], accumulator(d, 4 * j + r, t, w), 128);
-        if (!spread_sums(c, spreads + 4 + j, spreads + w, k, &p->rule))
+        Factors columns = *b;
+        columns.values += 8 * j, columns.exponents += 8 * j;
+        if (!spread_sums(c, &columns, n, spreads + w, k, &p->rule))
           careful_block(c, a, b, 16 * w, 8 * j, n, k, &p->rule);
         for (int r = 0; r < 4; ++r) memcpy(accumulator(d, 4 * j + r, t, w), c[r], 128);
       }

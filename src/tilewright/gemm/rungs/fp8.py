@@ -310,7 +310,7 @@ def _tma_rung(
         id, teaches, f"gemm/{id}.cuh", FP8, default, space, _tma_shared, check, vector_bytes=16, dynamic_shared=True,
         overlaps=True, own_constants=_tma_constants, levels=("split_k", "staged", "cluster_n"), only_on="sm_90a",
         warpgroups=True, stays=True, precision=precision, must_pack=must_pack, loaders=tma.WARPGROUP, maps=_tma_maps,
-        walks=lambda config, problem: 1,
+        walks=lambda config, problem: 1, one_chain=precision == "ieee",
     )  # fmt: skip
 
 
@@ -318,13 +318,15 @@ FP8_RUNGS: tuple[Rung, ...] = (
     Rung(
         "q01_convert", "fp8 through the ring of 16 bits: fragments become fp16, exactly, on their way to mma.sync",
         "gemm/q01_convert.cuh", FP8, _MMA, _mma_space, tiles, _check_mma, vector_bytes=16, dynamic_shared=True,
-        overlaps=True, own_constants=constants, levels=("split_k",), must_pack=must_pack,
+        overlaps=True, own_constants=constants, levels=("split_k",), must_pack=must_pack, one_chain=True,
+        other_chain_on="sm_90a",
     ),
     Rung(
         "q02_promoted", "wgmma of fp8, which keeps 14 bits: the sums of 128 of k go to fp32 while the next are made",
         "gemm/q02_promoted.cuh", FP8, _PROMOTED, _promoted_space, tiles, _with_copies(_check_promoted), vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_wgmma_constants,
         levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True, must_pack=must_pack,
+        one_chain=True,
     ),
     _tma_rung("q03_tma", "TMA and roles: no barrier of all, so that one warpgroup adds up while another multiplies",
               replace(_PROMOTED, staged=1), lambda: _staged(_promoted_space()), _check_tma),

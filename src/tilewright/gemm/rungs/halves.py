@@ -1,4 +1,4 @@
-"""Rungs that multiply fp32 operands as scaled fp16 numbers on Hopper: one an element for tf32, two for fp32x3.
+"""Rungs that multiply fp32 operands as scaled fp16 numbers on Hopper: one per element for tf32, two for fp32x3.
 
 A launch of its own makes them (cuda/gemm/halve.cuh); the products are those of rungs/tma.py.
 """
@@ -15,7 +15,7 @@ from ...jit.tensor_map import TensorMap
 from ..config import WgmmaConfig
 from ..problem import GemmProblem, Matrix
 from ..rung import UNITS, Rung
-from . import tma
+from . import tma, tma_tensors
 from .tensor import SHARED_OF_AN_SM, first_reason, tiles
 from .tensor32 import MOST_BORROWED
 
@@ -61,11 +61,11 @@ def _operand_map(name: str, parts: int, config: WgmmaConfig, problem: GemmProble
     lines, extent, sharing = (
         (problem.m, config.tile_m, config.cluster_n) if name == "a" else (problem.n, config.tile_n, config.cluster_m)
     )
-    pitch, panel = 2 * pitch_of(problem.k), tma.panel_of(config.tile_k)
+    pitch, panel = 2 * pitch_of(problem.k), tma_tensors.panel_of(config.tile_k)
     shape: tuple[int, ...] = (problem.k, lines)
     strides: tuple[int, ...] = (pitch,)
     box: tuple[int, ...] = (panel, extent // sharing)
-    if (planes := parts * (problem.batch if tma.batched(name, problem) else 1)) > 1:
+    if (planes := parts * (problem.batch if tma_tensors.batched(name, problem) else 1)) > 1:
         shape, strides, box = (*shape, planes), (*strides, lines * pitch), (*box, 1)
     return TensorMap(None, "f16", shape, strides, box, swizzle=2 * panel)
 
@@ -79,7 +79,7 @@ def _of(parts: int) -> Rung:
     def constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
         found = tma.constants_of(config, _as_halves(parts, problem))
         found |= {"alone": 2 * shared(config, problem) > SHARED_OF_AN_SM}
-        found |= {f"{name}_batched": tma.batched(name, problem) for name in "ab"}
+        found |= {f"{name}_batched": tma_tensors.batched(name, problem) for name in "ab"}
         if parts == 2:
             free = int(found["free_registers"]) - 2 * config.warp_m * config.warp_n // 32
             found |= {"stretch": min(STRETCH, config.tile_k), "free_registers": free}
@@ -87,7 +87,7 @@ def _of(parts: int) -> Rung:
 
     def maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
         found = {name: _operand_map(name, parts, config, problem) for name in "ab"}
-        return found | {"out": tma.out_map(config, problem)}
+        return found | {"out": tma_tensors.out_map(config, problem)}
 
     def check(config: WgmmaConfig, problem: GemmProblem) -> str | None:
         def reasons() -> Iterator[str | None]:
@@ -98,7 +98,7 @@ def _of(parts: int) -> Rung:
                 of_group = f"{4 * config.warp_m} x {config.warp_n}"
                 yield f"a warpgroup holds three sums of 64 x 128 or less; the config has {of_group}"
             borrowed = sum(
-                halved_bytes(parts, lines, problem.k, problem.batch if tma.batched(name, problem) else 1)
+                halved_bytes(parts, lines, problem.k, problem.batch if tma_tensors.batched(name, problem) else 1)
                 for name, lines in (("a", problem.m), ("b", problem.n))
             )
             if borrowed > MOST_BORROWED:

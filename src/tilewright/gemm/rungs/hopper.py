@@ -71,7 +71,7 @@ def _rung(id: str, teaches: str, stays: bool = False) -> Rung:
     return Rung(
         id, teaches, f"gemm/{id}.cuh", HALVES, _WGMMA, _wgmma_space, tiles, _check_wgmma, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_wgmma_constants, levels=("split_k",), only_on="sm_90a",
-        warpgroups=True, stays=stays,
+        warpgroups=True, stays=stays, one_chain=True,
     )  # fmt: skip
 
 

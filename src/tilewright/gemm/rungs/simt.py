@@ -14,8 +14,8 @@ from ..rung import Rung
 from .tensor import first_reason, one, ragged, wide
 
 Check = Callable[[SimtConfig, GemmProblem], "str | None"]
-SUMMED_APART = 64
-"""Products that a config with two sets of sums adds up by themselves: the nearest number of tiles that holds them."""
+SUMMED_APART = 8
+"""Products that a config with two sets of sums adds up by themselves, or those of a tile where it has more."""
 
 
 # --- shared memory of a block, in bytes: the arrays of the .cuh files ------------------------------------------------
@@ -35,7 +35,7 @@ def _padded_a(config: SimtConfig, problem: GemmProblem) -> int:
 
 
 def _transposed_tiles(config: SimtConfig, problem: GemmProblem) -> int:
-    """TransposedTiles in tile/simt.cuh: a pad of 4 floats a line where an operand is transposed on its way."""
+    """TransposedTiles in tile/simt.cuh: a pad of 4 floats per line where an operand is transposed on its way."""
     a_pitch = config.tile_m + (0 if problem.a.unit(problem.m, problem.k) == "row" else 4)
     b_pitch = config.tile_n + (4 if problem.b.unit(problem.k, problem.n) == "row" else 0)
     return 4 * config.stages * config.tile_k * (a_pitch + b_pitch)
@@ -265,6 +265,6 @@ FP32_RUNGS: tuple[Rung, ...] = (
         "f12_multistage", "a ring of stages, fragments loaded ahead across tiles: several copies always under way",
         "gemm/f12_multistage.cuh", ("f32",), _MULTISTAGE, _multistage_space, _transposed_tiles, _check_stages,
         vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_async_constants,
-        levels=("split_k", "sums"),
+        levels=("split_k", "sums"), one_chain=True,
     ),
 )  # fmt: skip

@@ -248,10 +248,10 @@ HALVES = ("bf16", "f16")
 def rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
           shared_bytes: Callable[[Any, GemmProblem], int],
           check: Callable[[Any, GemmProblem], str | None], dynamic_shared: bool = True,
-          overlaps: bool = False, levels: tuple[str, ...] = ()) -> Rung:  # fmt: skip
+          overlaps: bool = False, levels: tuple[str, ...] = (), one_chain: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", HALVES, default, space, shared_bytes, check, vector_bytes=16,
-        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=constants, levels=levels,
+        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=constants, levels=levels, one_chain=one_chain,
     )  # fmt: skip
 
 
@@ -300,6 +300,6 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
     rung(
         "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
         _MULTISTAGE, _multistage_space, _ring, _check_multistage, overlaps=True,
-        levels=("split_k", "slices_k"),
+        levels=("split_k", "slices_k"), one_chain=True,
     ),
 )  # fmt: skip

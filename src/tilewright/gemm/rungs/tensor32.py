@@ -171,6 +171,7 @@ TENSOR32_RUNGS: tuple[Rung, ...] = (
         "t01_tf32", "operands rounded to tf32 on their way to shared memory: 11 bits, tensor cores at half bf16's rate",
         "gemm/t01_tf32.cuh", ("f32",), _TF32, _space((16, 32, 64)), _buffers(4), _check(8), vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_constants, precision="tf32",
+        one_chain=True,
     ),
     Rung(
         "t02_fp32x3", "every operand as three bf16 numbers, six products of them: fp32's accuracy on tensor cores",

@@ -4,170 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
-from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
+from ...arrays.dtypes import CPP_TYPES
 from ...jit.source import Constant
-from ...jit.tensor_map import MOST_BOX, TensorMap
+from ...jit.tensor_map import MOST_BOX
 from ..config import WgmmaConfig, over
-from ..problem import GemmProblem, Matrix
-from ..rung import Rung, vector_out, walked
-from ..shapes import GRID_BATCH
+from ..problem import GemmProblem
+from ..rung import Rung
 from .hopper import sums_constants
 from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
+from .tma_tensors import (
+    addressable,
+    b_extent,
+    batched,
+    beside_stages,
+    k_inner,
+    maps_of,
+    operand_maps,
+    out_matrices,
+    stage_bytes,
+    staged_of,
+    unreadable,
+    walks,
+)
 
 WARPGROUP = 128
 WIDTHS = range(32, 257, 16)
 """How wide wgmma's products are here."""
 MOST_BLOCKS = 8
 """Blocks of a cluster on every GPU that has clusters."""
-_FETCHED = 128
-"""Bytes that L2 fetches at once, as wide as most boxes. Next to 256, of 40 products in pairs, it was 1% faster in the
-mean, 4% with few rows, and 16% where lines start in the middle of 128 bytes."""
-_BARRIERS = 16
-"""Bytes of a stage's mbarriers."""
 _KEPT = 32
 """Registers of the main loop besides the sums."""
 _OF_A_PRODUCT = 26
 """Registers that ptxas wants for a product besides its sums: before any are handed over (C7602)."""
-
-
-# --- operands as tensors ----------------------------------------------------------------------------------------------
-
-
-def k_inner(name: str, problem: GemmProblem) -> bool:
-    """Return whether the operand's lines run along k."""
-    matrix, rows, cols = problem.side(name)
-    return (matrix.unit(rows, cols) == "row") == (name == "b")
-
-
-def panel_of(inner: int) -> int:
-    """Elements of a box along the contiguous index (WgmmaTile in tile/wgmma_sums.cuh)."""
-    return inner if inner < 64 else 32 if inner % 64 else 64
-
-
-def b_extent(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Return how many columns of B a stage holds.
-
-    Where lines run along n, tiles of an odd width come in panels of 64 columns, if there is room for the whole of the
-    last one.
-    """
-    even = config.tile_n % 32 == 0 or config.warp_n != config.tile_n
-    if even or k_inner("b", problem):
-        return config.tile_n
-    whole = -(-config.tile_n // 64) * 64
-    need = _beside_stages(config, problem) + _stages(config, whole)
-    return whole if (need + 1024) * config.min_blocks <= SHARED_OF_AN_SM else config.tile_n
-
-
-def not_for_tma(matrix: Matrix, rows: int, cols: int, item: int) -> str | None:
-    """Return why TMA cannot read the matrix, or None."""
-    unit = matrix.unit(rows, cols)
-    if unit == "none":
-        return "none of its lines lies contiguous"
-    length, lines, pitch = (cols, rows, matrix.row_stride) if unit == "col" else (rows, cols, matrix.col_stride)
-    if matrix.vector_bytes(rows, cols, item) < 16:
-        return "its lines do not start at multiples of 16 bytes"
-    if (lines > 1 and pitch < length) or matrix.batch_stride < 0:
-        return "its lines overlap or run backwards"
-    if max(pitch if lines > 1 else 0, matrix.batch_stride) * item >= 1 << 40:
-        return "its lines are 2^40 bytes apart or more"
-    return None
-
-
-def addressable(name: str, problem: GemmProblem) -> bool:
-    """Return whether TMA can read operand "a" or "b" as it lies."""
-    return not_for_tma(*problem.side(name), ITEM_BYTES[problem.dtype]) is None
-
-
-def batched(name: str, problem: GemmProblem) -> bool:
-    """Return whether each product of a batch has an operand of its own."""
-    return problem.batch > 1 and problem.side(name).matrix.batch_stride != 0
-
-
-def _map_of(name: str, config: WgmmaConfig, problem: GemmProblem) -> TensorMap:
-    """Operand `name` with boxes of one panel of a tile: all of its lines, or rows of it along k."""
-    matrix, rows, cols = problem.side(name)
-    item = ITEM_BYTES[problem.dtype]
-    by_rows = matrix.unit(rows, cols) == "col"
-    length, lines, pitch = (cols, rows, matrix.row_stride) if by_rows else (rows, cols, matrix.col_stride)
-    extent = config.tile_m if name == "a" else b_extent(config, problem)
-    inner, high = (config.tile_k, extent) if k_inner(name, problem) else (extent, config.tile_k)
-    panel = panel_of(inner)
-    if lines == 1:
-        pitch = -(-length * item // 16) * 16 // item
-    shape: tuple[int, ...] = (length, lines)
-    strides: tuple[int, ...] = (pitch * item,)
-    box: tuple[int, ...] = (panel, high // (config.cluster_n if name == "a" else config.cluster_m))
-    if batched(name, problem):
-        shape, strides, box = (*shape, problem.batch), (*strides, matrix.batch_stride * item), (*box, 1)
-    return TensorMap(None, problem.dtype, shape, strides, box, swizzle=panel * item, fetched=_FETCHED)
-
-
-def _operand_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
-    return {name: _map_of(name, config, problem) if problem.k else None for name in "ab"}
-
-
-# --- results by way of shared memory ----------------------------------------------------------------------------------
-
-
-def _out_matrices(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """The matrices of the result: of a batch, each with its parts of k."""
-    return problem.batch * config.split_k
-
-
-def _stored_by_tma(problem: GemmProblem) -> bool:
-    """Return whether TMA can store the result: rows that lie apart, each of whole 16 bytes."""
-    lies_well = vector_out(problem) and problem.n % 8 == 0
-    return lies_well and not_for_tma(problem.out, problem.m, problem.n, ITEM_BYTES[problem.out_dtype]) is None
-
-
-def staged_of(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Return the buffers of a warp for results that TMA can store."""
-    one = _out_matrices(config, problem) == 1
-    return config.staged if _stored_by_tma(problem) and (one or problem.out.batch_stride > 0) else 0
-
-
-def _row_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Bytes of a buffer's row (StagedRows in tile/store_staged.cuh)."""
-    return 64 if config.warp_n * ITEM_BYTES[problem.out_dtype] % 128 else 128
-
-
-def _staging(config: WgmmaConfig, problem: GemmProblem) -> int:
-    return config.threads // 32 * config.staged * 16 * _row_bytes(config, problem)
-
-
-def out_map(config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
-    if not staged_of(config, problem):
-        return None
-    out, item, row_bytes = problem.out, ITEM_BYTES[problem.out_dtype], _row_bytes(config, problem)
-    pitch = out.row_stride if problem.m > 1 else problem.n
-    shape: tuple[int, ...] = (problem.n, problem.m)
-    strides: tuple[int, ...] = (pitch * item,)
-    box: tuple[int, ...] = (row_bytes // item, 16)
-    if (entries := _out_matrices(config, problem)) > 1:
-        shape, strides, box = (*shape, entries), (*strides, out.batch_stride * item), (*box, 1)
-    return TensorMap(None, problem.out_dtype, shape, strides, box, swizzle=row_bytes)
-
-
-def maps_of(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
-    return _operand_maps(config, problem) | {"out": out_map(config, problem)}
-
-
-def may_be_walked(problem: GemmProblem) -> bool:
-    """Return whether tensor maps alone tell the products of a batch apart, and one launch takes all of them.
-
-    Of several launches the last has fewer products, and they share their parameters.
-    """
-    reads_others = problem.use_c or (problem.epilogue is not None and problem.epilogue.operands)
-    return _stored_by_tma(problem) and problem.out.batch_stride > 0 and not reads_others and problem.batch < GRID_BATCH
-
-
-def walks(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Return how many products of a batch blocks walk as one row of tiles (cuda/tile/cluster_tiles.cuh)."""
-    if config.split_k > 1 or config.stream_k or not config.staged or not may_be_walked(problem):
-        return 1
-    return problem.batch if walked(config, problem)[0] * problem.batch < 1 << 31 else 1
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -186,6 +57,15 @@ def _at_launch(config: WgmmaConfig) -> int:
     return min(248, 65536 // ((config.threads + WARPGROUP) * config.min_blocks) // 8 * 8)
 
 
+@lru_cache(maxsize=256)
+def _of_operands(problem: GemmProblem) -> dict[str, Constant]:
+    found: dict[str, Constant] = {"a_sectors": problem.lines.a_sectors, "b_sectors": problem.lines.b_sectors}
+    for name in "ab":
+        fits = addressable(name, problem)
+        found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": batched(name, problem)}
+    return found
+
+
 def constants_of(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     copying, multiplying = registers_of(config)
     hands_over = _at_launch(config) < multiplying
@@ -202,31 +82,20 @@ def constants_of(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constan
         "consumer_registers": multiplying,
         "alone": 2 * shared_of(config, problem) > SHARED_OF_AN_SM,
         "staged": staged_of(config, problem),
-        "out_batched": _out_matrices(config, problem) > 1,
+        "out_batched": out_matrices(config, problem) > 1,
     }
-    found |= {"a_sectors": problem.lines.a_sectors, "b_sectors": problem.lines.b_sectors}
-    for name in "ab":
-        fits = addressable(name, problem)
-        found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": batched(name, problem)}
+    found |= _of_operands(problem)
     return found | sums_constants(config, problem, multiplying if hands_over else _at_launch(config), _KEPT)
 
 
 def _walking_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
-    """Those of kernels that walk by ClusterTiles."""
+    """The constants of kernels that walk by ClusterTiles."""
     return constants_of(config, problem) | {"walks_batch": walks(config, problem) > 1}
-
-
-def _stages(config: WgmmaConfig, columns: int) -> int:
-    return 2 * config.stages * config.tile_k * (config.tile_m + columns)
-
-
-def _beside_stages(config: WgmmaConfig, problem: GemmProblem) -> int:
-    return _staging(config, problem) + _BARRIERS * config.stages
 
 
 def shared_of(config: WgmmaConfig, problem: GemmProblem) -> int:
     sums = 4 * config.tile_m * config.tile_n if config.cluster_k > 1 else 0  # in the stages' place
-    return max(_stages(config, b_extent(config, problem)), sums) + _beside_stages(config, problem)
+    return max(stage_bytes(config, b_extent(config, problem)), sums) + beside_stages(config, problem)
 
 
 # --- what a config must satisfy ---------------------------------------------------------------------------------------
@@ -255,8 +124,7 @@ def check_tiles(config: WgmmaConfig, problem: GemmProblem) -> str | None:
         if sums + 24 > registers:
             yield f"{sums} sums of a thread leave too little of its {registers} registers"
         for name in "ab" if problem.k else "":
-            reason = not_for_tma(*problem.side(name), ITEM_BYTES[problem.dtype])
-            if reason:
+            if reason := unreadable(name, problem):
                 yield f"TMA cannot read {name}: {reason}. Copy it to aligned rows, or let the plan choose"
 
     return first_reason(reasons())
@@ -348,7 +216,7 @@ def _passed_bytes(config: WgmmaConfig, problem: GemmProblem) -> tuple[int, int]:
 
 def _check_stream(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if config.stream_k < 1 or config.stream_k % config.cluster or config.cluster > 2:
-        return f"{config.stream_k} blocks are no clusters of {config.cluster}: one or two blocks each"
+        return f"{config.stream_k} blocks in clusters of {config.cluster}: they form none, or pairs of an even number"
     if 2 * config.stream_k * (problem.k // max(config.tile_k, 1) + 1) >= 1 << 31:
         return f"k={problem.k} makes 2^31 steps or more of {config.stream_k} blocks' tiles"
     if reason := check_tiles(config, problem):
@@ -394,7 +262,7 @@ TMA_RUNGS: tuple[Rung, ...] = (
         "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
         "gemm/h14_tma.cuh", HALVES, _DEFAULT, _space, shared_of, check_tiles, vector_bytes=16, dynamic_shared=True,
         overlaps=True, own_constants=constants_of, levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True,
-        loaders=WARPGROUP, maps=_operand_maps,
+        loaders=WARPGROUP, maps=operand_maps,
     ),
     Rung(
         "h15_tma_store", "results leave by TMA, from shared memory: under the next tile's products, and no lane waits",
@@ -427,6 +295,6 @@ TMA_RUNGS: tuple[Rung, ...] = (
         "h19_cluster_k", "a cluster shares k: its blocks add their sums up through each other's shared memory",
         "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, shared_of, _check_cluster_k, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=constants_of, only_on="sm_90a", warpgroups=True,
-        loaders=WARPGROUP, maps=_operand_maps,
+        loaders=WARPGROUP, maps=operand_maps,
     ),
 )  # fmt: skip

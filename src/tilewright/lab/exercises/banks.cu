@@ -10,6 +10,7 @@
 // check: arg y = f32[n, n]=nan
 // check: arg n = n
 // check: reference y = x.T
+// check: uses ld.shared
 // check: goal score 100
 
 __global__ void banks(const float* x, float* y, int n) {

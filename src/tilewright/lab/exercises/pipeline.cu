@@ -11,6 +11,7 @@
 // check: arg y = f32[n]=nan
 // check: arg tiles = tiles
 // check: reference y = x * x
+// check: uses cp.async
 // check: goal score 100
 
 __device__ void copy(float* tile, const float* x) {  // 16 bytes per thread, without a register in between

@@ -12,6 +12,7 @@
 // check: arg n = n
 // check: reference total = x.astype(np.float64).sum(1)
 // check: tolerance 1e-4
+// check: uses shfl.sync
 // check: goal score 98
 
 __global__ void shuffle(const float* x, float* total, int n) {

@@ -12,6 +12,7 @@
 // check: arg n = n
 // check: reference c = a.astype(np.float64) @ b
 // check: tolerance 1e-4
+// check: uses ld.shared
 // check: goal score 95
 
 __global__ void tiles(const float* a, const float* b, float* c, int n) {

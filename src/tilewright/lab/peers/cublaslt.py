@@ -10,7 +10,8 @@ import numpy as np
 from ...arrays.device_array import DeviceArray
 from ...errors import ConfigRejected, DeviceError, MissingDependency, install
 from ...gemm.problem import GemmProblem
-from ...jit.device import GpuExecutor, bound_to
+from ...jit.device import bound_to
+from ...jit.gpu_executor import GpuExecutor
 from ...jit.timing import Start
 from ..ground import Buffers, Ground
 from .cublaslt_library import cublaslt

@@ -157,7 +157,7 @@ def rung_of(dtype: str) -> Rung:
 
 
 def _entry(ground: Ground, configs: tuple[GemmConfig, ...]) -> Contender:
-    """Those that can make the product. Raises ConfigRejected with the first reason when none can."""
+    """Return those that can make the product. Raises ConfigRejected with the first reason when none can."""
     called = version()
     problem, arch = ground.problem, ground.where.arch
     rung = rung_of(problem.dtype)

@@ -35,7 +35,7 @@ class Results:
         found = [r for r in held if who(r) == rung] or [r for r in held if who(r).split("_")[0] == rung]
         if len(found) != 1:
             asked = ", ".join([rung, *(f"{name}={value}" for name, value in case.items())])
-            raise TilewrightError(f"{self.folder} has {len(found)} records of suite {suite} for {asked}.")
+            raise TilewrightError(f"{self.folder.name} has {len(found)} records of suite {suite} for {asked}.")
         self.used.append(found[0])
         return found[0]
 
@@ -100,7 +100,7 @@ def percent(share: Figure) -> Figure:
 
 
 def change(before: Figure, after: Figure) -> Figure:
-    """By how many percent a figure rises."""
+    """Return by how many percent a figure rises."""
     origin = f"{before.origin} -> {after.origin}"
     return Figure(lambda r: 100 * (after.work_out(r) / before.work_out(r) - 1), origin)
 

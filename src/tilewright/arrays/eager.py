@@ -1,4 +1,4 @@
-"""Tests of a call: can it go straight to a kernel, past torch's dispatcher, and has it gradients to give?"""
+"""Tests of a call on torch's tensors: can it go past torch's dispatcher, straight to a kernel, and has it gradients?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about the installation and its records: doctor, cache, bench, report."""
+"""Commands that measure, and that show what was measured: bench, report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InvalidOperand
+from .complete import known_rungs, known_suites
 from .console import Progress, console, note, say, show
 from .exercise import sizes_of
 from .grids import show_result
@@ -18,86 +19,11 @@ from .options import Json
 if TYPE_CHECKING:
     from ..lab.stale import Stale
 
-cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
-
-
-def doctor(json_file: Json = None) -> None:
-    """Say what was found here, what is missing, and how to get it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..lab.doctor import examine
-    from ..lab.record import json_result
-
-    with json_result(json_file) as write:
-        findings = examine()
-        table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
-        for finding in findings:
-            mark = Text("yes", "green") if finding.found else Text("no", "red" if finding.required else "yellow")
-            detail = Text("\n".join(filter(None, (finding.detail, finding.advice))), overflow="fold")
-            table.add_row(mark, finding.name, detail)
-        console().print(table)
-        write([asdict(finding) for finding in findings])
-    if any(not finding.found and finding.required for finding in findings):
-        raise typer.Exit(1)
-
-
-@cache_app.command("info", epilog="Example:  tilewright cache info")
-def cache_info(json_file: Json = None) -> None:
-    """Say where the cache is, how many kernels it holds, how large it is and may become."""
-    from ..jit import limits
-    from ..jit.compile import kernel_cache
-    from ..lab.record import json_result
-
-    with json_result(json_file) as write:
-        cache = kernel_cache()
-        kernels, size, most = len(cache.keys()), cache.size(), limits.cache_bytes()
-        print(f"{cache.folder}: {kernels} kernels, {size / 1e6:.1f} MB of at most {most / 1e6:.0f} MB")
-        write({"folder": str(cache.folder), "kernels": kernels, "bytes": size, "most_bytes": most})
-
-
-@cache_app.command("clear", epilog="Example:  tilewright cache clear")
-def cache_clear(json_file: Json = None) -> None:
-    """Remove every compiled kernel."""
-    from ..jit.compile import kernel_cache
-    from ..lab.record import json_result
-
-    with json_result(json_file) as write:
-        count = kernel_cache().clear()
-        print(f"{count} kernels removed")
-        write({"removed": count})
-
-
-@cache_app.command("export", epilog="Example:  tilewright cache export kernels.zip")
-def cache_export(
-    archive: Annotated[Path, typer.Argument(help="The zip file to write.")], json_file: Json = None
-) -> None:
-    """Write all compiled kernels to an archive."""
-    from ..jit.compile import kernel_cache
-    from ..lab.record import json_result
-
-    with json_result(json_file) as write:
-        count = kernel_cache().export(archive)
-        print(f"{count} kernels in {archive}")
-        write({"file": str(archive), "kernels": count})
-
-
-@cache_app.command("import", epilog="Example:  tilewright cache import kernels.zip")
-def cache_import(
-    archive: Annotated[Path, typer.Argument(help="A file that `cache export` wrote.")], json_file: Json = None
-) -> None:
-    """Take over the kernels of an archive. They are machine code: import only what you trust."""
-    from ..jit.compile import kernel_cache
-    from ..lab.record import json_result
-
-    with json_result(json_file) as write:
-        count = kernel_cache().load_archive(archive)
-        print(f"{count} kernels taken over from {archive}")
-        write({"file": str(archive), "kernels": count})
-
 
 def bench(
-    suite: Annotated[list[str] | None, typer.Argument(help="Names of suites in benchmarks/, or files.")] = None,
+    suite: Annotated[
+        list[str] | None, typer.Argument(help="Names of suites in benchmarks/, or files.", autocompletion=known_suites)
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("benchmarks/results"),
     seconds: Annotated[
         float | None, typer.Option(help="Measured time per case; without it 0.4.", min=0.01, show_default=False)
@@ -110,7 +36,8 @@ def bench(
     ] = False,
     entry: Annotated[str | None, typer.Option(help="With a .cu file: the kernel, where it has several.")] = None,
     against: Annotated[
-        str | None, typer.Option(help="With a .cu file: a rung (f09) or cublas, timed in pairs with it.")
+        str | None,
+        typer.Option(help="With a .cu file: a rung (f09) or cublas, in pairs with it.", autocompletion=known_rungs),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="With a .cu file: a size instead of its `let` line, n=4096.")
@@ -143,7 +70,7 @@ def bench(
             if not run:
                 write([asdict(entry) | {"file": str(entry.file) if entry.file else None} for entry in found])
                 return
-            names = [entry.suite for entry in found if entry.measurable]
+            names = list(dict.fromkeys(entry.suite for entry in found if entry.measurable))
         written = _measure([read_suite(find_suite(name)) for name in names], out, seconds, keep=stale)
         write(written)
     if any(entry["wrong"] for entry in written):
@@ -193,7 +120,7 @@ def _stale(results: Path, names: list[str]) -> list[Stale]:
 
     found = [entry for entry in find_stale(results) if not names or entry.suite in names]
     columns = ("suite", "records", "stale", "about s", "why")
-    rows = [(e.suite, str(e.records), str(e.stale), f"{e.seconds:.0f}" if e.measurable else "-", e.why) for e in found]
+    rows = [(e.name, str(e.records), str(e.stale), f"{e.seconds:.0f}" if e.measurable else "-", e.why) for e in found]
     if not found:
         say(f"all records in {results} match the kernels and suites that are here")
         return found
@@ -204,7 +131,9 @@ def _stale(results: Path, names: list[str]) -> list[Stale]:
 
 
 def report(
-    suite: Annotated[list[str] | None, typer.Argument(help="Print the records of these suites instead.")] = None,
+    suite: Annotated[
+        list[str] | None, typer.Argument(help="Print the records of these suites instead.", autocompletion=known_suites)
+    ] = None,
     write: Annotated[
         bool, typer.Option("--write/--check", help="Make the tables of README.md and docs/*.md anew, or only compare.")
     ] = False,

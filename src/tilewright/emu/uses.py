@@ -1,0 +1,101 @@
+"""The fate of what a load has read: which bytes are computed with for sure, and which are only passed on.
+
+Structs have padding, and tiles a rest that nobody fills: to load such bytes is no fault until they are used.
+"""
+
+from __future__ import annotations
+
+from .liveness import effects
+from .program import Code
+from .ptx import Instruction, Operand, Register, Vector, registers_of
+
+Parts = tuple[tuple[int, int], ...]
+"""(offset, size) in bytes."""
+_FLOATS = {"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "f32": 4, "f64": 8}
+_PASSED_ON = ("mov", "ld", "ldu", "st", "selp", "shfl", "prmt", "atom", "red", "mma", "wmma", "wgmma", "call")
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def _writes(program: Code, index: int) -> list[Register]:
+    return effects(program.instructions[index], program.handlers[index])[1]
+
+
+def float_parts(program: Code) -> dict[int, Parts]:
+    """The bytes of each load that floating-point instructions of its own basic block compute with.
+
+    Left out are loads of whole floats, and what a `selp` may drop.
+    """
+    ends = {block.start: block.end for block in program.blocks}
+    end, result = 0, {}
+    for index, instruction in enumerate(program.instructions):
+        end = ends.get(index, end)
+        kind = instruction.fields.get("type", "")
+        if instruction.opcode.startswith("ld.") and kind[:1] != "f" and kind[1:].isdigit():
+            size, found = int(kind[1:]) // 8, list[tuple[int, int]]()
+            for k, item in enumerate(_items(instruction.operands[0])):
+                found += _used(program, item, index, end, size, k * size)
+            if found:
+                result[index] = tuple(dict.fromkeys(found))
+    return result
+
+
+def _used(program: Code, item: Operand, after: int, end: int, size: int, offset: int) -> list[tuple[int, int]]:
+    """The bytes of a register of `size`, found at `offset` of its load, that are computed with."""
+    found: list[tuple[int, int]] = []
+    for index in program.readers.get(item, ()) if isinstance(item, Register) else ():
+        instruction = program.instructions[index]
+        parts = instruction.opcode.split(".")
+        if not after < index < end or instruction.guard is not None:
+            continue
+        to = instruction.operands[0]
+        if parts[0] == "mov" and isinstance(to, Vector):
+            each = size // len(to.items)
+            for k, part in enumerate(to.items):
+                found += _used(program, part, index, end, each, offset + k * each)
+        elif parts[0] not in _PASSED_ON and _FLOATS.get(parts[-1]) == size and not _dropped(program, index):
+            found.append((offset, size))
+    return found
+
+
+def _dropped(program: Code, index: int) -> bool:
+    """Return whether a `selp` may choose something else than the result of an instruction, or than what is made of
+    it."""
+    held, seen = _writes(program, index), set[int]()
+    while held:
+        for reader in program.readers.get(held.pop(), ()):
+            if program.instructions[reader].opcode.startswith("selp."):
+                return True
+            if reader not in seen:
+                seen.add(reader)
+                held += _writes(program, reader)
+    return False
+
+
+def passed_on(program: Code, load: Instruction) -> bool:
+    """Return whether what a load has read is only stored elsewhere, or taken apart."""
+    for item in registers_of(load.operands[0]):
+        for index in program.readers.get(item, ()):
+            instruction = program.instructions[index]
+            to = instruction.operands[0]
+            apart = instruction.opcode.startswith("mov.") and isinstance(to, Vector)
+            if not apart and (not instruction.opcode.startswith("st.") or item in registers_of(to)):
+                return False
+    return True
+
+
+def matters(program: Code, operand: Operand) -> bool:
+    """Return whether anything a kernel does follows from a register: a branch, a store, not registers alone."""
+    held, seen = list(registers_of(operand)), set[int]()
+    while held:
+        register = held.pop()
+        for reader in program.readers.get(register, ()):
+            writes = _writes(program, reader)
+            if program.instructions[reader].guard == register or not writes:
+                return True
+            if reader not in seen:
+                seen.add(reader)
+                held += writes
+    return False
