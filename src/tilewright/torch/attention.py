@@ -220,7 +220,7 @@ def scaled_dot_product_attention(
     """
     if not all(isinstance(x, Tensor) for x in (query, key, value)):
         return _torchs(query, key, value)  # says what it takes
-    if torch.is_autocast_enabled(query.device.type) and runs_here(query):
+    if runs_here(query) and torch.is_autocast_enabled(query.device.type):
         query, key, value = map(as_autocast_does, (query, key, value))
     asked = is_causal, scale, enable_gqa
     simple = (
