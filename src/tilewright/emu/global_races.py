@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .compiled import address
+from .fixed_loads import FixedLoads
 from .global_reports import RaceReports
 from .global_rows import Rows
 from .global_tracks import Clash, Table, Track, within
@@ -58,6 +59,7 @@ class GlobalRaces:
         """Whether units are judged against one another."""
         heard = listens or any(role.narrow and role.head != "st" for role in roles)
         self.within = UnitRaces(self, lanes=not heard) if judged and self.width > 1 else None
+        self.fixed = FixedLoads(self) if judged and FixedLoads.needed(roles) else None
         self.telling = Telling(machine, units, self.width) if listens and self.between else None
         self.updates = np.array([role is not None and (role.updates or role.looks) for role in self.roles])
         """Strong stores that race with each other."""
@@ -108,6 +110,8 @@ class GlobalRaces:
         if role is None or buffer.read_only:
             return
         track = self.track(buffer)
+        if self.fixed is not None:
+            self.fixed.note(role, index, pattern, start, track)
         if self.between:
             self._note_between(role, index, pattern, start, track, claimed)
         if self.within is not None and not isinstance(pattern, Rows):
@@ -133,7 +137,7 @@ class GlobalRaces:
     @property
     def on(self) -> bool:
         """Return whether anything is judged."""
-        return self.between or self.within is not None
+        return self.between or self.within is not None or self.fixed is not None
 
     def only_reads(self, index: int, buffer: Buffer, count: int) -> bool:
         """Return whether `count` accesses of instruction `index` can be noted at once: plain loads of what is only
@@ -142,7 +146,7 @@ class GlobalRaces:
         if role is None or buffer.read_only or not self.on:
             return True
         track = self.track(buffer)
-        if self.within is not None and not self.within.only_reads(role, track):
+        if track.changed is not None or (self.within is not None and not self.within.only_reads(role, track)):
             return False
         if role.kinds != (READ,) or role.listens or track.active or track.kinds - {READ}:
             return False
@@ -208,7 +212,11 @@ class GlobalRaces:
     def note_rows(self, instruction: Instruction, rows: Rows) -> None:
         """A bulk copy accesses global memory, all of it in one buffer."""
         role, buffer = self.roles[instruction.index], self.machine.memory.find(int(rows.starts[0]))
-        if role is not None and buffer is not None and not buffer.read_only and self.between:
+        if role is None or buffer is None or buffer.read_only:
+            return
+        if self.fixed is not None:
+            self.fixed.note(role, instruction.index, rows, 0, self.track(buffer))
+        if self.between:
             self._look(role, instruction.index, rows, 0, self.track(buffer))
 
     def store_rows(self, instruction: Instruction, rows: Rows, put: Callable[[], None]) -> None:
@@ -321,9 +329,9 @@ class GlobalRaces:
         words = track.buffer.start + cells[:, 0] * self.granule
         if role.listens and track.active:
             for word in telling.unknown(words):  # a plain store may have told it
-                writer = int(track.tables[WRITE].lane[0][(word - track.buffer.start) // self.granule])
-                if writer:
-                    telling.told(word, (writer - 1) // self.width)
+                cell, stores = (word - track.buffer.start) // self.granule, track.tables[WRITE]
+                if stores.lane[0][cell]:
+                    telling.told(word, (int(stores.lane[0][cell]) - 1) // telling.grain, int(stores.clock[0][cell]))
         if role.listens:
             telling.act(role, lanes, words, tells=False)
         self._look(role, index, pattern, start, track)
@@ -360,7 +368,7 @@ class GlobalRaces:
         (Lanes of one warp mean one update by it.)"""
         other = self.roles[clash.other.index]
         lost = role.updates and other is not None and other.updates and not self.reports.one_warp(clash)
-        if kind == clash.other_kind and kind in (WRITE, STRONG) and role.head in STORES and not lost:
+        if kind == clash.other_kind and kind in (WRITE, STRONG) and (role.head in STORES or role.looks) and not lost:
             self.waiting.append((kind, clash))
         else:
             self.reports.report(kind, clash, same=False)
@@ -386,27 +394,29 @@ class GlobalRaces:
         table = track.tables[kind]
         if not table.used:
             return []
+        role = self.roles[index]
+        stores = role is not None and role.kinds == (WRITE,)
         for slot in range(len(table.lane)):
             last = table.lane[slot][cells]
             other = last != 0
             if not other.any():
                 continue
             other &= ~within(last, low, self.width)
+            if slot and kind == STRONG and stores:  # its own unit's atomic came after that
+                other &= ~within(table.lane[0][cells], low, self.width)
             update = kind == STRONG and bool(self.updates[index])
             if update:
                 other &= self.updates[table.by[slot][cells]]
             if not other.any():
                 continue
-            told = np.zeros(other.shape, bool)
+            told, apart = np.zeros((2, *other.shape), bool)
             if self.telling is not None:
                 rows, columns = np.nonzero(other)
-                mine = (low[rows, 0] - 1 - self.first_lane) // self.width
                 theirs, clocks = (last[other] - 1) // self.telling.grain, table.clock[slot][cells[other]]
-                heard = self.telling.heard[mine, theirs] >= clocks
+                known, told[rows, columns], apart[rows, columns] = self.telling.knows(lanes[rows], theirs, clocks)
                 # What was read has been used before the flag was set, with a fence or without.
-                before = heard if kind == READ or update else self.telling.known[mine, theirs] >= clocks
+                before = told[rows, columns] if kind == READ or update else known
                 other[rows[before], columns[before]] = False
-                told[rows, columns] = heard
                 if not other.any():
                     continue
             bad = np.asarray(other.any(axis=1))
@@ -414,7 +424,9 @@ class GlobalRaces:
             cell = int(cells[row, k])
             by = self.machine.program.instructions[int(table.by[slot][cell])]
             address = track.buffer.start + cell * self.granule
-            return [Clash(index, lanes[bad], address, int(last[row, k]) - 1, by, kind, bool(told[row, k]), bad)]
+            clash = Clash(index, lanes[bad], address, int(last[row, k]) - 1, by, kind, bool(told[row, k]), bad)
+            clash.apart = bool(apart[row, k])
+            return [clash]
         return []
 
     def _at_once(

@@ -56,6 +56,8 @@ class RaceReports:
         elif clash.told:
             fence = "__threadfence_block()" if clash.inside else "__threadfence()"
             details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
+        elif clash.apart:
+            details["missing"] = "a __syncthreads() between the warp of this block that was told of it and this access"
         if name == "lost_update":
             what = f"{'looks at' if role.looks else 'reads, changes'} and stores, without an atomic,"
         else:

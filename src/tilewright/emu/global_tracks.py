@@ -72,6 +72,8 @@ class Track:
         self.owners = np.zeros(2, np.int64)
         """Where `owner` and the inner one lie, as native/access.c has it; 0: they are not kept."""
         self.inner = Inner()
+        self.changed: np.ndarray | None = None
+        """Of each granule the instruction that wrote it, plus 1, in kernels with fixed loads."""
 
     def granules(self, size: int) -> int:
         """Return how many of them the buffer has, and a few more for what begins inside of it."""
@@ -95,3 +97,5 @@ class Clash:
     at_once: bool = False
     inside: bool = False
     """Both are of one unit."""
+    apart: bool = False
+    """Another warp of the unit has been told."""

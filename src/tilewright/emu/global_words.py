@@ -39,7 +39,9 @@ class Role:
     updates: bool = False
     """It stores what was read at the same place, changed, and is no atomic."""
     looks: bool = False
-    """It stores where, and only if, a strong load has found something."""
+    """It stores where, and only if, a load has found something."""
+    fixed: bool = False
+    """It reads what nothing may write during the kernel."""
 
     @property
     def inside(self) -> tuple[int, ...]:
@@ -47,6 +49,11 @@ class Role:
         if not self.narrow:
             return self.kinds
         return (POLL,) if self.head.startswith("ld") else (STRONG,)
+
+    @property
+    def changes(self) -> bool:
+        """Return whether it writes."""
+        return bool({WRITE, STRONG} & set(self.kinds))
 
     @property
     def tells(self) -> bool:
@@ -89,7 +96,8 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         to = instruction.operands[:1] if head == "atom" else ()
         used = any(register in program.readers for operand in to for register in _registers(operand))
         updates = head == "atom" and own_load(program, instruction) is not None
-        return Role((STRONG,), nbytes, head, listens=used, releases=releases, updates=updates)
+        looks = "exch" in parts and not used and not updates and looks_first(program, instruction)
+        return Role((STRONG,), nbytes, head, listens=used, releases=releases, updates=updates, looks=looks)
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
         strong, narrow = True, False
@@ -97,7 +105,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         updates = not loads and own_load(program, instruction) is not None
         looks = not loads and not updates and looks_first(program, instruction)
         return Role((POLL if loads else STRONG,), nbytes, head, False, loads, releases, updates, looks)
-    return Role((READ if loads else WRITE,), nbytes, head, narrow=strong)
+    return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)
 
 
 def _copy_role(opcode: str) -> Role | None:
@@ -128,6 +136,12 @@ def _stored(instruction: Instruction, program: Code) -> tuple[Operand, Operand] 
     return None if asked else (operands[1], operands[-1])
 
 
+def _loads(instruction: Instruction) -> bool:
+    """Return whether an instruction reads and leaves what is there: what an exchange reads, nobody else finds."""
+    parts = instruction.opcode.split(".")
+    return parts[0] == "ld" or (parts[0] == "atom" and "exch" not in parts)
+
+
 def own_load(program: Code, store: Instruction) -> Instruction | None:
     """The load of the very place whose value, changed, a store writes back; None if there is none."""
     stored = _stored(store, program)
@@ -139,7 +153,7 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
         reads, writes, _ = effects(instruction, program.handlers[index])
         if not wanted & set(writes):
             continue
-        if instruction.opcode.startswith("ld."):
+        if _loads(instruction):
             if instruction.operands[1] == stored[0]:
                 return instruction
             wanted -= set(writes)
@@ -150,14 +164,15 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
 
 
 def looks_first(program: Code, store: Instruction) -> bool:
-    """Return whether a branch lies between a strong load of the very place and a store, by what the load has found."""
+    """Return whether a branch lies between a load of the very place and a store, by what the load has found."""
     held: set[Register] = set()
+    place = store.operands[store.opcode.startswith("atom")]
     for index in range(max(store.index - BACK, 0), store.index + 1):
         instruction = program.instructions[index]
         if instruction.guard in held:
             return True
         reads, writes, _ = effects(instruction, program.handlers[index])
-        looks = instruction.opcode.startswith("ld.") and instruction.operands[1] == store.operands[0]
+        looks = instruction.opcode.startswith("ld.") and instruction.operands[1] == place
         if looks or (held & set(reads) and not instruction.opcode.startswith(("ld.", "atom."))):
             held |= set(writes)
         else:

@@ -27,6 +27,8 @@ KINDS = {
     "(__threadfence_block, cuda::thread_scope_block) does not reach other blocks.",
     "flag_race": "Works on GPUs of today, but the compiler may keep the value in a register: use volatile, atomics or "
     "cuda::atomic_ref on both sides.",
+    "fixed_read": "Read it by an ordinary load: without __ldg(), and without `const` and __restrict__ on a pointer to "
+    "memory that the kernel writes.",
     "lane_race": "Put __syncwarp() between the two: lanes of a warp need not run in step.",
     "warp_synchronous": "Works where lanes run in step, which GPUs since Volta do not promise: put __syncwarp() after "
     "each step, or use shuffles.",

@@ -7,13 +7,14 @@ reader no fence is asked: an order that only its absence breaks is not seen. Bes
 had every strong write been a release: a race that this alone orders lacks a fence.
 
 What a warp tells of its own unit is what it comes after, by the clocks of shared memory (clocks.py): where no barrier
-lies between, it says nothing of the other warps. In large grids, and where warps have no such clocks, a unit is taken
-as one.
+lies between, it says nothing of the other warps. What a warp hears the others know after a barrier. In large grids,
+and where warps have no such clocks, a unit is taken as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,19 @@ MOST_FLAGS = 1 << 24
 FLAGS = 16
 """Room for so many at first."""
 EVERYTHING = np.iinfo(np.int32).max
+MOST_NEWS = 64
+"""Of a unit; of more, the oldest are taken to be known to all of its warps."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What one warp of a unit has heard, and others may not know yet."""
+
+    warp: int
+    clock: int
+    """The warp's own clock then: who knows of that knows the news."""
+    rows: np.ndarray
+    """What is known with it and what would be: [2, columns]."""
 
 
 class Telling:
@@ -68,6 +82,9 @@ class Telling:
         self.version = np.zeros(FLAGS, np.int64)
         self.read = np.full((FLAGS, count), -1, np.int64)
         """The version that each unit of the batch has seen; -1: none."""
+        self.news: dict[int, list[News]] = {}
+        """Of units of the batch; `before` has what all their warps know without them."""
+        self.before: dict[int, np.ndarray] = {}
         self.overflowed = False
         self.quiet = True
         """Nobody has run a fence: `known`, `fenced` and `flag_known` are all zeros."""
@@ -91,6 +108,8 @@ class Telling:
         for table in (self.known, self.heard, self.fenced):
             table[:] = 0
         self.clock = np.ones_like(self.clock)
+        self.news.clear()
+        self.before.clear()
         self.read[:] = -1
         self.age += 1
 
@@ -149,16 +168,18 @@ class Telling:
             self.overflowed |= len(self.flags) * self.columns > MOST_FLAGS
         return row
 
-    def told(self, word: int, unit: int) -> None:
-        """A plain store of a unit has told something by a place: what its last fence covers."""
+    def told(self, word: int, column: int, clock: int) -> None:
+        """A plain store of a column at a clock has told something by a place: what fences before it covered."""
         self.quiet = False
-        flag, here = self.flag(word), unit - self.first
+        flag, here = self.flag(word), column // self.parts - self.first
         self.version[flag] += 1
-        mine = self._columns(here)
         if 0 <= here < len(self.known):
             self.flag_known[flag], self.flag_heard[flag] = self.fenced[here], self.heard[here]
-            self.flag_heard[flag, mine] = self.clocks[here * self.parts : (here + 1) * self.parts]
+            self.flag_heard[flag, self._columns(here)] = self._own(column - self.first * self.parts)
+            # Its last fence may have come after the store: then it does not cover it.
+            self.flag_known[flag, column] = min(self.flag_known[flag, column], clock - 1)
         else:
+            mine = slice(column - column % self.parts, column - column % self.parts + self.parts)
             self.flag_known[flag, mine] = self.flag_heard[flag, mine] = EVERYTHING
 
     def act(self, role: Role, lanes: np.ndarray, words: np.ndarray, tells: bool = True) -> None:
@@ -197,6 +218,8 @@ class Telling:
         for grain, flag in zip(grains.tolist(), flags.tolist(), strict=True):
             unit = grain // self.parts
             if role.listens and self.read[flag, unit] != self.version[flag]:
+                if self.parts > 1:
+                    self._hear(unit, grain, flag)
                 if not self.quiet:
                     np.maximum(self.known[unit], self.flag_known[flag], out=self.known[unit])
                 np.maximum(self.heard[unit], self.flag_heard[flag], out=self.heard[unit])
@@ -219,6 +242,44 @@ class Telling:
         np.maximum(heard, self.heard[unit], out=heard)
         heard[mine] = np.maximum(heard[mine], own)
         self.version[flag] += 1
+
+    def _hear(self, unit: int, grain: int, flag: int) -> None:
+        """A warp hears what a flag tells; the others of its unit do not know it yet."""
+        news, warp = self.news.setdefault(unit, []), grain % self.parts
+        base = self.before[unit] if news else np.stack([self.known[unit], self.heard[unit]])
+        everywhere = self._views(unit).min(axis=0)
+        news.append(News(warp, int(self._own(grain)[warp]), np.stack([self.flag_known[flag], self.flag_heard[flag]])))
+        late = len(news) - MOST_NEWS
+        for number, one in enumerate(news):
+            if number < late or everywhere[one.warp] >= one.clock:
+                np.maximum(base, one.rows, out=base)
+        self.news[unit] = [one for one in news[max(late, 0) :] if everywhere[one.warp] < one.clock]
+        self.before[unit] = base
+
+    def _views(self, unit: int) -> np.ndarray:
+        """What each warp of a unit of the batch knows of each."""
+        return np.stack([self._own(unit * self.parts + warp) for warp in range(self.parts)])
+
+    def knows(self, lanes: np.ndarray, columns: np.ndarray, clocks: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Whether what columns did at clocks comes before what lanes of the batch do now; whether it would, were no
+        fence missing; and whether it would, had a barrier told the lane's warp what another of its unit has heard."""
+        grains = lanes // self.grain
+        units = grains // self.parts
+        known, heard = self.known[units, columns] >= clocks, self.heard[units, columns] >= clocks
+        apart = np.zeros(known.shape, bool)
+        messages = self.machine.shadow.messages
+        if self.news and messages is not None and not messages.overflowed:
+            for grain in np.unique(grains[heard]).tolist():
+                news, mine = self.news.get(grain // self.parts), grains == grain
+                if news:
+                    view, rows = self._own(grain), self.before[grain // self.parts].copy()
+                    for one in news:
+                        if view[one.warp] >= one.clock:
+                            np.maximum(rows, one.rows, out=rows)
+                    now = rows[:, columns[mine]] >= clocks[mine]
+                    apart[mine] = heard[mine] & ~now[1]
+                    known[mine], heard[mine] = now
+        return known, heard, apart
 
     def has_listened(self, word: int, unit: int) -> bool:
         """Return whether a unit of the batch has read a place by an atomic or a strong load."""

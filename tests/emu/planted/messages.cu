@@ -311,3 +311,82 @@ extern "C" __global__ void all_look_at_the_first_warps_flag(int *flag, float *bo
 
 //! right | grid 2 | block 64 | i32[2]=zeros f32[64]=zeros f32[64]=zeros
 extern "C" __global__ void each_looks_at_the_flag_of_its_warp(int *flag, float *box, float *out) { flags_of_warps<1>(flag, box, out); }
+
+// A barrier of the grid by hand, whose counter the last block sets back.
+template <bool TOLD>
+__device__ void neighbours(float *x, float *y, unsigned *count, volatile unsigned *open) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    x[i] += i; // BUG
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (atomicAdd(count, 1) == gridDim.x - 1) {
+            *count = 0;
+            __threadfence();
+            *open = 1;
+        } else {
+            while (*open == 0) {}
+        }
+        __threadfence();
+    }
+    if (TOLD) __syncthreads();
+    y[i] = x[(i + blockDim.x) % n]; // BUG
+}
+
+//! global_race | grid 4 | block 64 | f32[256]=ones f32[256]=empty u32[1]=zeros u32[1]=zeros
+extern "C" __global__ void the_other_warps_have_not_waited(float *x, float *y, unsigned *count, unsigned *open) {
+    neighbours<false>(x, y, count, open); // BUG
+}
+
+//! right | grid 4 | block 64 | f32[256]=ones f32[256]=empty u32[1]=zeros u32[1]=zeros
+extern "C" __global__ void the_other_warps_have_waited(float *x, float *y, unsigned *count, unsigned *open) {
+    neighbours<true>(x, y, count, open);
+}
+
+struct Aggregate {
+    int sum, ready;
+};
+
+template <bool FENCE>
+__device__ void look_back(volatile Aggregate *all, int *y) {
+    if (threadIdx.x) return;
+    int b = blockIdx.x, before = 0;
+    ((Aggregate *)all)[b].sum = b + 1; // BUG
+    if (FENCE) __threadfence();
+    all[b].ready = 1;
+    for (int p = 0; p < b; ++p) {
+        while (all[p].ready == 0) {}
+        __threadfence(); // also after the own store, but too late for it
+        before += all[p].sum; // BUG
+    }
+    y[b] = before;
+}
+
+//! global_race | grid 4 | block 32 | i32[8]=zeros i32[4]=empty
+extern "C" __global__ void a_fence_that_comes_too_late(Aggregate *all, int *y) { look_back<false>(all, y); } // BUG
+
+//! right | grid 4 | block 32 | i32[8]=zeros i32[4]=empty
+extern "C" __global__ void a_fence_before_the_flag(Aggregate *all, int *y) { look_back<true>(all, y); }
+
+// Parts of a sum in turns, with the modifiers as CUTLASS's semaphore has them.
+template <bool RELEASE>
+__device__ void in_turns(float *sum, int *turn) {
+    int now = -1;
+    if (threadIdx.x == 0) {
+        while (now != (int)blockIdx.x)
+            asm volatile("ld.global.acquire.gpu.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    }
+    __syncthreads();
+    sum[threadIdx.x] += 1; // BUG
+    __syncthreads();
+    if (threadIdx.x) return;
+    now = blockIdx.x + 1;
+    if (RELEASE) asm volatile("st.global.release.gpu.b32 [%0], %1;" ::"l"(turn), "r"(now) : "memory");
+    else asm volatile("st.global.relaxed.gpu.b32 [%0], %1;" ::"l"(turn), "r"(now) : "memory");
+}
+
+//! fence_missing | grid 4 | block 64 | f32[64]=zeros i32[1]=zeros
+extern "C" __global__ void a_semaphore_that_is_relaxed(float *sum, int *turn) { in_turns<false>(sum, turn); } // BUG
+
+//! right | grid 4 | block 64 | f32[64]=zeros i32[1]=zeros
+extern "C" __global__ void a_semaphore_that_releases(float *sum, int *turn) { in_turns<true>(sum, turn); }

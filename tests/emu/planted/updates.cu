@@ -101,3 +101,30 @@ extern "C" __global__ void lanes_add_to_a_volatile(volatile int *sum) { *sum = *
 
 //! right | i32[1]=zeros
 extern "C" __global__ void lanes_add_one_value_to_a_volatile(volatile int *sum) { *sum = *sum + 1; }
+
+//! lost_update | grid 4 | i32[128]=random i32[1]=zeros
+extern "C" __global__ void a_maximum_looked_at_and_exchanged(const int *x, volatile int *most) {
+    int v = x[blockIdx.x * 32 + threadIdx.x] & 0xffff;
+    if (*most < v) atomicExch((int *)most, v); // BUG
+}
+
+//! right | grid 4 | i32[1]=zeros
+extern "C" __global__ void a_flag_looked_at_and_exchanged(volatile int *flag) {
+    if (*flag == 0) atomicExch((int *)flag, (int)gridDim.x);
+}
+
+//! lost_update | grid 4 | u32[1]=ones
+extern "C" __global__ void read_by_an_atomic_and_exchanged(unsigned *state) {
+    if (threadIdx.x) return;
+    unsigned old = atomicAdd(state, 0);
+    atomicExch(state, old * 5 + blockIdx.x); // BUG
+}
+
+//! right | grid 4 | u32[1]=ones
+extern "C" __global__ void taken_by_an_exchange_and_put_back(unsigned *state) {
+    if (threadIdx.x) return;
+    unsigned old;
+    while ((old = atomicExch(state, 0)) == 0) {}
+    __threadfence();
+    atomicExch(state, old * 5 + blockIdx.x);
+}

@@ -18,8 +18,6 @@ from .memory import by_space, reachable, reaches_peers
 from .registry import Step, dtype_of, executes
 
 _SEMANTICS = "{.relaxed|.acquire|.release|.acq_rel|}{.cta|.cluster|.gpu|.sys|}"
-_SCOPE_FIRST = "{.cta|.cluster|.gpu|.sys}{.relaxed|.acquire|.release|.acq_rel}"
-"""As Triton writes it."""
 _SPACE = "{space:.global|.shared|.shared::cta|.shared::cluster|}"
 _OPS = {
     "{op:add}": "{.noftz|}.{type:u32|s32|u64|s64|f32|f64|f16|f16x2|bf16|bf16x2}",
@@ -34,15 +32,8 @@ _VECTOR = "{op:add}{.noftz|}.{vec:v2|v4|v8}.{type:f32|f16|bf16|f16x2|bf16x2}"
 
 
 def _forms(head: str, *without: str) -> list[str]:
-    """Every spelling of an instruction: what orders it stands before or after the space, or after the operation."""
-    forms = []
-    for op, kinds in _OPS.items():
-        if op not in without:
-            forms += [
-                f"{head}{_SEMANTICS}{_SPACE}.{op}{_HINT}{kinds}", f"{head}{_SPACE}{_SEMANTICS}.{op}{_HINT}{kinds}",
-                f"{head}.{op}{_SEMANTICS}{_SPACE}{_HINT}{kinds}", f"{head}{_SPACE}{_SCOPE_FIRST}.{op}{_HINT}{kinds}",
-            ]  # fmt: skip
-    return forms
+    """The forms of an instruction, one for each operation."""
+    return [f"{head}{_SEMANTICS}{_SPACE}.{op}{_HINT}{kinds}" for op, kinds in _OPS.items() if op not in without]
 
 
 Update = Callable[..., np.ndarray]
@@ -214,12 +205,16 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
         found = machine.port.find(sites["global"], instruction, base, offset, nbytes, True)
         if found is not None:
             lanes, offsets, start = found
+            races, flushing = machine.races, op == "add" and kind == "f32"
+            index, view = (offsets + start) // nbytes, machine.memory.views[nbytes]
+            before = view[index] if races is not None and races.waiting else None
             if fast is not None:
                 fast(machine.memory.host + start, offsets, lanes, True)
-                return
-            flushing = op == "add" and kind == "f32"
-            index = (offsets + start) // nbytes
-            apply(machine.memory.views[nbytes], index, lanes, _add_flushing if flushing else update)
+            else:
+                apply(view, index, lanes, _add_flushing if flushing else update)
+            if races is not None and before is not None:
+                values = np.broadcast_to(sources[0], (machine.lanes,))
+                races.stored(before, view[index], values if lanes is None else values[lanes])
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
 
@@ -273,16 +268,14 @@ def red(machine: Machine, instruction: Instruction) -> Step:
     return _bind(machine, instruction, None, instruction.operands)
 
 
-@executes(f"atom{_SEMANTICS}.global.{_VECTOR}", f"atom.global{_SEMANTICS}.{_VECTOR}", kind="memory_global")
+@executes(f"atom{_SEMANTICS}.global.{_VECTOR}", kind="memory_global")
 def atom_vector(machine: Machine, instruction: Instruction) -> Step:
     """`{old, ...}, [address], {value, ...}`."""
     to, *rest = instruction.operands
     return _bind_vector(machine, instruction, to, tuple(rest))
 
 
-@executes(
-    f"red{_SEMANTICS}.global.{_VECTOR}", f"red.global{_SEMANTICS}.{_VECTOR}", kind="memory_global", destination="none"
-)
+@executes(f"red{_SEMANTICS}.global.{_VECTOR}", kind="memory_global", destination="none")
 def red_vector(machine: Machine, instruction: Instruction) -> Step:
     """The same without a result."""
     return _bind_vector(machine, instruction, None, instruction.operands)

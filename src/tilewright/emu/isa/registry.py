@@ -72,6 +72,12 @@ class Handler:
 
 
 _by_head: dict[str, list[Handler]] = {}
+_MODIFIERS = (
+    ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel"),
+    ("cta", "cluster", "gpu", "sys"),
+    ("global", "shared", "shared::cta", "shared::cluster", "local"),
+)
+"""What may follow the name of an access to memory, in the manual's order."""
 
 
 def _compile(form: str) -> re.Pattern[str]:
@@ -142,10 +148,20 @@ def _load() -> None:
 def find(opcode: str) -> tuple[Handler, dict[str, str]] | None:
     """The handler of an opcode and the fields of its form, or None."""
     _load()
-    for handler in _by_head.get(opcode.split(".", 1)[0], ()):
-        if match := handler.pattern.fullmatch(opcode):
-            return handler, {k: v or "" for k, v in match.groupdict().items()}
+    for spelling in dict.fromkeys((opcode, _in_order(opcode))):
+        for handler in _by_head.get(opcode.split(".", 1)[0], ()):
+            if match := handler.pattern.fullmatch(spelling):
+                return handler, {k: v or "" for k, v in match.groupdict().items()}
     return None
+
+
+def _in_order(opcode: str) -> str:
+    """An access to memory with its order, scope and space in the manual's order: ptxas takes them in any."""
+    head, *parts = opcode.split(".")
+    if head not in ("ld", "st", "atom", "red"):
+        return opcode
+    first = [part for group in _MODIFIERS for part in parts if part in group]
+    return ".".join([head, *first, *(part for part in parts if part not in first)])
 
 
 def forms() -> list[str]:
