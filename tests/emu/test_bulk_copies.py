@@ -33,6 +33,7 @@ def test_bytes_go_in_and_out_and_are_counted():
     assert result.hazards == []
     counters = result.counters
     assert (counters.bulk_load_requests, counters.bulk_load_bytes) == (6, 3 * 2048)
+    assert "bulk copies: 6 of 6,144 bytes into shared memory, " in str(counters)
     assert (counters.bulk_store_requests, counters.bulk_store_bytes) == (3, 3 * 2048)
 
 

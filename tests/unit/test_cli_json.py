@@ -44,6 +44,20 @@ def test_standard_output_redirected_to_a_file_keeps_what_the_file_held(tmp_path,
     assert "kernels" in done.stderr
 
 
+@pytest.mark.parametrize("folder", ["--out=results", "--out=."])
+def test_the_folder_of_records_takes_no_other_json(tmp_path, monkeypatch, capsys, folder):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / folder.removeprefix("--out=") / "compiled-H200.json"
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("[]\n")
+    monkeypatch.setattr(sys, "argv", ["tilewright", "bench", "compiled", folder, "--json", str(place)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "lies in the folder of the records" in capsys.readouterr().err
+    assert place.read_text() == "[]\n"
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_pipe_gets_the_json_and_nothing_else(tmp_path, place):
     done = shell(f"{TILEWRIGHT} cache info --json {place} | cat", tmp_path)

@@ -163,6 +163,11 @@ def test_a_new_kernel_is_checked_and_scored(run, tmp_path, monkeypatch):
     assert "transpose: passed" in out
     assert 'failures="0"' in (tmp_path / "j.xml").read_text()
     text = (tmp_path / "mine.cu").read_text()
+    assert run("check", "mine.cu", "--sarif", "s.sarif")[0] == 0
+    (costs,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    line = 1 + next(n for n, row in enumerate(text.splitlines()) if "y[column" in row)
+    assert [(note["ruleId"], note["level"]) for note in costs["results"]] == [("sectors", "note")]
+    assert costs["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] == line
     (tmp_path / "mine.cu").write_text(text.replace("y[column", "y[1 + column"))
     status, out, err = run("check", "mine.cu", "--json", "-", "--junit", "j.xml", "--sarif", "s.sarif")
     assert status == 1

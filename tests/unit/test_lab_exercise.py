@@ -133,7 +133,7 @@ def test_a_file_can_ask_for_an_instruction(file):
     found = tw.lab.check_kernel(file(text))
     assert (found.passed, found.score) == (False, 0)
     assert (found.wrong, found.without) == ((), ("shfl.sync",))
-    assert "its results are right, without shfl.sync" in str(found)
+    assert "right, but the file asks for shfl.sync" in str(found)
     assert tw.lab.banks_of(file(text)).wavefronts == 0, "what it executes is counted all the same"
 
 
@@ -164,6 +164,16 @@ def test_headers_may_lie_in_another_folder(file, tmp_path):
     assert "\n0 wavefronts" in str(tw.lab.banks_of(file(fixed.replace("arg n = n", "arg n = 256"))))
     with pytest.raises(InvalidOperand, match=r"mine.cu:1: // check: include nowhere: there is no folder"):
         tw.lab.check_kernel(file("// check: include nowhere\n" + text))
+
+
+def test_a_costly_line_of_another_file_is_told_with_its_name(file, tmp_path):
+    (tmp_path / "wide.cuh").write_text(
+        "__device__ inline float by(float a, const float* x, int i) {\n  return a * x[i * 8 % 255];\n}\n"
+    )
+    text = SCALE.replace("a * x[i]", "by(a, x, i)").replace("__global__", '#include "wide.cuh"\n__global__', 1)
+    text = text.replace("* x\n", "* x[np.arange(256) * 8 % 255]\n")
+    found = tw.lab.check_kernel(file(text))
+    assert found.costly[0].startswith("wide.cuh:2: ld.global")
 
 
 def test_sizes_can_be_replaced(file):

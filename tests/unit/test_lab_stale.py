@@ -154,6 +154,14 @@ def test_a_record_is_of_the_rungs_that_it_may_have_run():
     assert len({kernel_hash([rung]) for rung in every}) == len(every)
 
 
+def test_a_record_of_other_peoples_code_outlives_a_change_of_the_cutlass_peer(edit):
+    cases = [{"row": "naive product, 512 cubed"}, {"peer": "triton"}, {"peer": "cutlass"}, {"peer": "cutlass_tuned"}]
+    made = stamp([record() | {"case": case} for case in cases], SUITE, 1.0)
+    assert [why_stale(each, SUITE) for each in made] == [""] * 4
+    edit("peers/cutlass.cuh", lambda text: text + "\nstatic int more;")
+    assert [why_stale(each, SUITE) for each in made] == ["", "", CHANGED, CHANGED]
+
+
 def test_stale_suites_are_listed_with_seconds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)

@@ -347,6 +347,15 @@ def test_what_is_no_tensor_is_named(name):
     lambda flag, q, x: tw.attention_backward(q, q, q, q, q, q.float()[..., 0], deterministic=flag),
     lambda flag, q, x: tt.matmul(x.requires_grad_(), x, deterministic=flag),
     lambda flag, q, x: tt.Linear(4, 4, batch_invariant=flag),
+    lambda flag, q, x: tt.linear(x, x, deterministic=flag),
+    lambda flag, q, x: tt.linear(x, x, batch_invariant=flag),
+    lambda flag, q, x: tt.replace_linears(torch.nn.Linear(4, 4), fuse=flag),
+    lambda flag, q, x: tt.context_rows(8, 2, 0, zigzag=flag),
+    lambda flag, q, x: tt.ring_attention(q, q, q, zigzag=flag),
+    lambda flag, q, x: tt.ring_attention(q, q, q, return_lse=flag),
+    lambda flag, q, x: tt.attention(q, q, q, return_lse=flag),
+    lambda flag, q, x: tt.attention(q, q, q, sinks=x[0, :1], return_lse=flag),
+    lambda flag, q, x: tt.attention_varlen(q[0], q[0], q[0], [0, 1], [0, 1], return_lse=flag),
 ])  # fmt: skip
 @pytest.mark.parametrize("flag", ["no", [0], None], ids=repr)
 def test_a_flag_that_is_not_true_or_false_is_refused(call, flag):

@@ -94,7 +94,7 @@ def check(
                 print(found.printed, end="" if found.printed.endswith("\n") else "\n")
             show_result(found)
             if sarif_file is not None:
-                write_text(sarif_file, sarif(file, ran.hazards, ran.wrong))
+                write_text(sarif_file, sarif(file, ran.hazards, ran.wrong, ran.costs))
             if junit_file is not None:
                 failures = [("failed", text.splitlines()[0], text) for text in found.reasons]
                 write_text(junit_file, junit_of(file, found.entry, failures, time.perf_counter() - started))

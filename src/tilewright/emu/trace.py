@@ -118,10 +118,15 @@ class Counters(Told):
             return ", ".join(f"{name} {value:.2f}" for name, value in ratios.items() if value is not None) or "none"
 
         classes = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.by_class.items(), key=lambda i: -i[1]))
+        bulk = (
+            f"bulk copies: {self.bulk_load_requests:,} of {self.bulk_load_bytes:,} bytes into shared memory, "
+            f"{self.bulk_store_requests:,} of {self.bulk_store_bytes:,} bytes out of it\n"
+        )
         return (
             f"{self.thread_instructions:,} thread instructions ({classes})\n"
             f"global sectors per request: {shown(self.sectors_per_request)}\n"
             f"shared wavefronts per request: {shown(self.wavefronts_per_request)}\n"
+            f"{bulk if self.bulk_load_requests or self.bulk_store_requests else ''}"
             f"floating-point operations: {', '.join(f'{k} {v:,}' for k, v in self.flops.items()) or 'none'}"
         )
 

@@ -91,11 +91,21 @@ def scored(exercise: Exercise, ran: Ran) -> CheckReport:
     marks = _marks(ran)
     score = sum(mark.points for mark in marks)
     said = tuple(f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in ran.hazards)
-    costly = _costly(ran.counters.per_instruction) if ran.is_right else ()
+    costly = tuple(f"{_place(cost, exercise.path)}: {cost.words}" for cost in ran.costs)
     return CheckReport(
         str(exercise.path), exercise.entry, ran.is_as_asked and score >= exercise.least_score, score,
         exercise.least_score, marks, ran.wrong, ran.without, said, costly, ran.printed,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an instruction of a line asks for beyond what it needs. `unit`: sectors or wavefronts."""
+
+    file: str | None
+    line: int | None
+    unit: str
+    words: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,11 @@ class Ran:
     def is_right(self) -> bool:
         """It ended, without a fault, with the results that its file asks for."""
         return self.ended and not self.faults and not self.wrong
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """What lines of a right kernel ask for beyond what they need, the costliest first."""
+        return _costs(self.counters.per_instruction) if self.is_right else ()
 
     @property
     def is_as_asked(self) -> bool:
@@ -191,17 +206,22 @@ def _marks(ran: Ran) -> tuple[Marks, ...]:
 def _why_not(ran: Ran) -> str:
     """Return why a run scores nothing, in words; "" where it counts."""
     if ran.is_right and ran.without:
-        return f"its results are right, without {' and '.join(ran.without)}, which the file asks for"
+        return f"right, but the file asks for {' and '.join(ran.without)}"
     return "" if ran.is_right else "nothing counts before it is right"
 
 
-def _costly(rows: Sequence[InstructionRow]) -> tuple[str, ...]:
-    """Return what lines ask for beyond what they need."""
+def _place(cost: Cost, file: Path) -> str:
+    """Return where a cost is: of a line of another file its name too."""
+    other = cost.file is not None and Path(cost.file).name != file.name
+    return f"{Path(str(cost.file)).name}:{cost.line}" if other else f"line {cost.line}"
+
+
+def _costs(rows: Sequence[InstructionRow]) -> tuple[Cost, ...]:
     found = []
     for row in rows:
         sectors = ("sectors", sectors_of(row), fewest_sectors(row))
         for unit, asked, needed in (sectors, ("wavefronts", row.wavefronts, row.ideal)):
             if asked > needed:
                 each = f"{asked / row.requests:.3g} {unit} per request, {needed / row.requests:.3g} would do"
-                found.append((asked - needed, f"line {row.line}: {opcode(row)}: {each}"))
-    return tuple(dict.fromkeys(text for _, text in sorted(found, key=lambda each: -each[0])[:_SHOWN]))
+                found.append((asked - needed, Cost(row.file, row.line, unit, f"{opcode(row)}: {each}")))
+    return tuple(dict.fromkeys(cost for _, cost in sorted(found, key=lambda each: -each[0])[:_SHOWN]))

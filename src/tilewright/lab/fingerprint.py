@@ -93,16 +93,18 @@ def _digest(rung: HashedRung) -> str:
 
 
 def kernel_hash(rungs: Iterable[HashedRung]) -> str:
-    """A short hash of the device code of rungs; of the peers' where there are none."""
+    """A short hash of the device code of rungs; of CUTLASS's kernel where there are none."""
     known = sorted(rungs, key=lambda rung: rung.id)
     told = [_digest(rung) for rung in known] or list(_files(_PEERS))
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:12]
 
 
 def measured_hash(case: dict[str, Any]) -> str:
-    """A short hash of what a case measured: its kernels, or the model of time and the tables that judge it."""
+    """A short hash of what a case measured: its kernels, or the model of time and the tables that judge it; "" where no
+    code of this package's was compiled for a GPU: other libraries, other projects' files, the emulator's own rows."""
     if not _is_of_the_model(case):
-        return kernel_hash(rungs_of(case))
+        rungs = rungs_of(case)
+        return kernel_hash(rungs) if rungs or str(case.get("peer")).startswith("cutlass") else ""
     files = (FITTED, *sorted(FITTED.parent.glob("shipped/*.json")))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
@@ -166,7 +168,7 @@ def why_stale(record: dict[str, Any], suite: dict[str, Any] | None) -> str:
         return NO_SUITE
     if "kernels" not in origin or "suite" not in origin:
         return UNKNOWN
-    if origin["kernels"] != measured_hash(record["case"]):
+    if (now := measured_hash(record["case"])) and origin["kernels"] != now:
         return REFITTED if _is_of_the_model(record["case"]) else CHANGED
     named = _named_cases(json.dumps(suite))
     case = named.get(origin.get("case", ""))

@@ -10,17 +10,25 @@ from xml.etree import ElementTree
 
 from .. import __version__
 from ..emu.hazards import KINDS, Hazard
+from ..lab.exercise import Cost
 
 WRONG = "wrong_result"
+COSTS = {
+    "sectors": "The lanes of a warp touch more sectors of 32 bytes than hold the bytes that they ask for.",
+    "wavefronts": "Lanes meet in banks of shared memory: an access takes more wavefronts than it needs.",
+}
 
 
-def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
-    """A SARIF 2.1.0 log with one result for each hazard and for each reference that does not hold."""
+def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str], costs: Sequence[Cost] = ()) -> str:
+    """A SARIF 2.1.0 log with one result for each hazard and for each reference that does not hold, and a note for what
+    a line asks for beyond its need."""
     rules = {hazard.kind: KINDS[hazard.kind] for hazard in hazards} | (
         {WRONG: "The result is not the reference's."} if wrong else {}
     )
+    rules |= {cost.unit: COSTS[cost.unit] for cost in costs}
     results = [_of(hazard, file) for hazard in hazards]
     results += [_result(WRONG, text, str(file), None, "error") for text in wrong]
+    results += [_result(cost.unit, cost.words, cost.file or str(file), cost.line, "note") for cost in costs]
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

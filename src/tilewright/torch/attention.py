@@ -46,6 +46,7 @@ def attention(
     if q.dim() != 4:
         raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
     if sinks is not None:
+        return_lse = flag(return_lse, "return_lse")
         out, lse = attention(
             q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, score=score,
             return_lse=True,
@@ -53,9 +54,10 @@ def attention(
         return _with_sinks(out, lse, sinks, q.shape[1], return_lse)
     refuse_transforms("tilewright.torch.attention", q, k, v, bias)
     options = _options(q, is_causal, scale, window, softcap)
-    simple = bias is score is None and not return_lse and not is_watched()
+    simple = bias is score is None and return_lse is False and not is_watched()
     if simple and (found := _again(q, k, v, options)) is not MISS:
         return found
+    return_lse = flag(return_lse, "return_lse")
     given = (q, k, v) if bias is None else (q, k, v, bias)
     if not is_eager(given):
         if score is not None:
@@ -88,6 +90,7 @@ def attention_varlen(
     Gradients of rows that no entry has are 0.
     """
     check_tensors("tilewright.torch.attention_varlen", q, k, v, sinks)
+    return_lse = flag(return_lse, "return_lse")
     if sinks is not None:
         out, lse = attention_varlen(
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,

@@ -25,8 +25,10 @@ def context_rows(rows: int, ranks: int, rank: int, zigzag: bool = False) -> Tens
     """The rows of a context of `rows` that process `rank` of `ranks` has: int64, ascending.
 
     zigzag: of 2 ranks equal parts the process has number `rank` from the front and number `rank` from the end, so that
-    under a causal mask all have the same to do. Raises InvalidOperand where the parts are not equal.
+    under a causal mask all have the same to do. Raises InvalidOperand where the parts are not equal, and for a zigzag
+    that is not True or False.
     """
+    zigzag = flag(zigzag, "zigzag")
     parts = 2 * ranks if zigzag else ranks
     if rows % parts:
         raise InvalidOperand(f"{rows} rows are not {parts} equal parts, for {ranks} processes{' in zigzag' * zigzag}.")
@@ -54,6 +56,7 @@ def ring_attention(
             f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; they must be [batch, heads, rows, "
             "d_head] with the same rows."
         )
+    zigzag, return_lse = flag(zigzag, "zigzag"), flag(return_lse, "return_lse")
     if zigzag and q.shape[2] % 2:
         raise InvalidOperand(f"{q.shape[2]} rows of a process are not two equal parts, as zigzag needs.")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)

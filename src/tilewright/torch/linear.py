@@ -71,6 +71,8 @@ def linear(
     else:
         why = f"{x.dtype} on {x.device.type}"
     if not torch.compiler.is_compiling():
+        check_precision(precision, "f32")
+        deterministic, batch_invariant = promised(deterministic, batch_invariant)
         unkept = {"precision": precision != "ieee", "deterministic": deterministic, "batch_invariant": batch_invariant}
         names = ", ".join(name for name, asked in unkept.items() if asked)
         warnings.warn(
@@ -83,6 +85,11 @@ def linear(
         result = ACTIVATIONS[activation](result)
     result = result if residual is None else result + residual
     return result if out_dtype is None else result.to(out_dtype)
+
+
+def promised(deterministic: bool, batch_invariant: bool) -> tuple[bool, bool]:
+    """Both as True or False. Raises InvalidOperand for what is neither."""
+    return flag(deterministic, "deterministic"), flag(batch_invariant, "batch_invariant")
 
 
 OWN = ("activation", "precision", "deterministic", "batch_invariant")
@@ -116,8 +123,7 @@ class Linear(nn.Linear):
     def _promise(self, precision: Precision, deterministic: bool, batch_invariant: bool) -> None:
         check_precision(precision, "f32")
         self.precision = precision
-        self.deterministic = flag(deterministic, "deterministic")
-        self.batch_invariant = flag(batch_invariant, "batch_invariant")
+        self.deterministic, self.batch_invariant = promised(deterministic, batch_invariant)
 
     def promises_nothing(self) -> bool:
         """Return whether it is a bare product: no bias, activation, precision or order of its own."""
@@ -158,10 +164,11 @@ def replace_linears(
     activations with hooks, which would see other values. What forward methods call themselves is not looked into.
 
     precision, deterministic, batch_invariant: what the replaced layers have of them. Raises InvalidOperand for an
-    unknown precision.
+    unknown precision and for a flag that is not True or False, before any layer is replaced.
     """
     check_precision(precision, "f32")
-    count = 0
+    deterministic, batch_invariant = promised(deterministic, batch_invariant)
+    fuse, count = flag(fuse, "fuse"), 0
     for name, module in model.named_modules():
         if type(module) is nn.Linear and (where is None or where(name, module)):
             module.__class__ = Linear
