@@ -209,7 +209,9 @@ def find_arch(name: str) -> Arch:
     """The architecture by its target name ("sm_90a"; "sm_90" means sm_90a). Raises InvalidOperand."""
     arch = ARCHS.get(name) or ARCHS.get(name + "a")
     if arch is None:
-        raise InvalidOperand(f"architecture {name!r} is not known. Known: {', '.join(ARCHS)}.")
+        raise InvalidOperand(
+            f"architecture {name!r} is not known.{did_you_mean(name, ARCHS)} Known: {', '.join(ARCHS)}."
+        )
     return arch
 
 

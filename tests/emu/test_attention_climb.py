@@ -100,3 +100,19 @@ def test_the_command_climbs_without_a_gpu(monkeypatch, capsys, tmp_path):
     assert "a02_swizzle" in text
     assert "a17_lazy_rescale" in text
     assert file.read_text().count('"right": true') == 2
+
+
+def test_a_long_climb_is_announced_by_the_rule_of_the_other_ladder(monkeypatch, capsys):
+    from tilewright.cli import climb
+
+    rung = find_attention_rung("a16")
+    shapes = {rows: AttentionProblem.dense(1, 1, rows, rows, 32) for rows in (64, 4096)}
+    small, large = (AttentionStep(rung, rung.default(p, H200.arch), p).emulation_seconds for p in shapes.values())
+    assert large > 5 * small
+    monkeypatch.setattr(climb, "LONG_S", small / 2)
+    arguments = ["--emulator", "--rungs", "a16", "--seqlen", "64", "--d-head", "32"]
+    monkeypatch.setattr(sys, "argv", ["tilewright", "ladder", "attention", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert "This takes about a minute on the emulator" in capsys.readouterr().err

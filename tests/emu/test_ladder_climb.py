@@ -13,7 +13,7 @@ from tilewright.cli import main
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import GPUS
-from tilewright.lab.ladder import Step, climb_on_emulator, emulation_seconds, prepare, random_operands, run_checked
+from tilewright.lab.ladder import Step, climb_on_emulator, prepare, random_operands, run_checked
 from tilewright.lab.record import validate
 
 FP32 = [rung.id for rung in rungs_for("f32")]
@@ -162,13 +162,13 @@ def test_operands_lie_as_the_layout_says_and_are_not_uniform():
 
 
 def test_a_long_climb_is_announced_with_an_estimate(climb, monkeypatch):
-    from tilewright.cli import ladder
+    from tilewright.cli import climb as module
 
-    monkeypatch.setattr(ladder, "LONG_S", 1e-6)
+    monkeypatch.setattr(module, "LONG_S", 1e-6)
     _, _, err, _ = climb("--size", "32", "--rungs", "f02")
     assert "This takes about a minute on the emulator" in err
     small, large = (
-        emulation_seconds(Step(find_rung("f12"), find_rung("f12").default, GemmProblem.dense(size, size, size)))
+        Step(find_rung("f12"), find_rung("f12").default, GemmProblem.dense(size, size, size)).emulation_seconds
         for size in (256, 4096)
     )
     assert large > 100 * small

@@ -216,6 +216,16 @@ def test_explain_tells_attention_too(run, tmp_path):
         assert (status, out, one_line(err)) == (2, "", True)
 
 
+def test_explain_tells_a_reason_once_a_bound_without_exponent_and_who_chose_the_gpu(run):
+    _, out, _ = run("explain", "4096x4096x4096", "--dtype", "bf16", "--gpu", "A100")
+    lines = " ".join(out.split())
+    assert out.count("needs instructions that only sm_90a has") == 1
+    assert "h12_wgmma, h13_persistent, h14_tma" in lines
+    assert "1365 FLOP per byte" in lines
+    assert "A100 (sm_80): named with --gpu" in lines
+    assert "H200 (sm_90a): the default; --gpu names another" in run("explain", "64x64x64")[1]
+
+
 def test_explain_says_which_rung_runs_and_why(run):
     status, out, _ = run("explain", "--m", "4096", "--n", "4096", "--k", "64", "--layout", "nt", "--gpu", "A100")
     assert status == 0

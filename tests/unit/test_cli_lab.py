@@ -79,6 +79,14 @@ def test_help_has_examples(run, command):
         (("new", "mine.txt"), "name it mine.cu"),
         (("check", "nowhere.cu"), "tilewright new nowhere.cu"),
         (("check", "nowhere.cu", "--set", "n"), "n=256"),
+        (("check", "empty.cu"), "has no kernel. A whole example"),
+        (("new", "mine.cu", "--kind", "tile"), "Did you mean 'tiles'"),
+        (("banks", "--access", "laod"), "Did you mean 'load'"),
+        (("claims", "--verdict", "hold"), "Did you mean 'holds'"),
+        (("inspect", "f09", "--config", "tilek=8"), "Did you mean 'tile_k'"),
+        (("explain", "64x64x64", "--rung", "f9"), "Did you mean 'f09'"),
+        (("explain", "64x64x64", "--precision", "tf-32"), "Did you mean 'tf32'"),
+        (("page", "--records", "."), "Omit --records"),
         (("bench", "nowhere.cu", "fp32-ladder"), "by itself"),
         (("bench", "fp32-ladder", "--against", "f09"), "are for a .cu file"),
         (("bench", "nowhere.cu"), "tilewright new nowhere.cu"),
@@ -102,7 +110,9 @@ def test_help_has_examples(run, command):
         (("banks", "--swizzle", "1,2"), "(3, 3, 3)"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word):
+def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.cu").write_text("int x;\n")
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert word in err

@@ -241,7 +241,7 @@ def test_the_emulators_time_is_estimated_from_instructions_near_those_that_it_co
     from tilewright.emu import Emulator
     from tilewright.gemm.family import plan_for
     from tilewright.gpus import GPUS
-    from tilewright.lab.ladder import Step, emulation_seconds, expected_instructions
+    from tilewright.lab.ladder import Step, expected_instructions
 
     gpu = GPUS["H200"]
     problem = GemmProblem.dense(128, 128, 128)
@@ -251,4 +251,4 @@ def test_the_emulators_time_is_estimated_from_instructions_near_those_that_it_co
     counted = emulator.last.counters.thread_instructions
     assert counted / 2 <= expected_instructions(step) <= 2 * counted
     large = Step(rung, step.config, GemmProblem.dense(512, 512, 512))
-    assert 0 < emulation_seconds(step) < emulation_seconds(large) < 60
+    assert 0 < step.emulation_seconds < large.emulation_seconds < 60

@@ -9,7 +9,7 @@ from ..errors import check_keywords
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
-from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, plain, refused_rows
 from ..plan.plan import Plan
 from .attention import attention, attention_varlen
 from .call import AttentionCall, read_attention, read_attention_varlen
@@ -64,7 +64,7 @@ class AttentionExplanation(Explained):
         peak = self.gpu.bf16_tflops
         told = f"{peak:.1f} TFLOP/s tensor-core peak" if peak else "tensor-core peak not known"
         return (
-            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP per byte of "
+            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({plain(bound.intensity)} FLOP per byte of "
             f"least traffic; {told}, {self.gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
-from ..errors import ConfigRejected
+from ..errors import ConfigRejected, did_you_mean
 from .config import D_HEADS, AttentionConfig
 from .hopper import HOPPER_RUNGS, HopperConfig
 from .rung import AttentionRung
@@ -140,7 +140,9 @@ def find_attention_rung(name: str) -> AttentionRung:
     for rung in EVERY_RUNG:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
-    raise ConfigRejected(f"attention rung {name!r} is not known. Known: {', '.join(rung.id for rung in EVERY_RUNG)}.")
+    ids = [rung.id for rung in EVERY_RUNG]
+    near = did_you_mean(name, [*(each.split("_")[0] for each in ids), *ids])
+    raise ConfigRejected(f"attention rung {name!r} is not known.{near} Known: {', '.join(ids)}.")
 
 
 def parse_config(text: str) -> AttentionConfig | HopperConfig | SplitConfig:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, did_you_mean
 from .console import console, say
 from .options import Json
 
@@ -30,7 +30,9 @@ def claims(
     from ..lab.statements.statement import figure
 
     if verdict is not None and verdict not in _VERDICTS:
-        raise InvalidOperand(f"--verdict {verdict!r} is not one of {', '.join(_VERDICTS)}.")
+        raise InvalidOperand(
+            f"--verdict {verdict!r} is not one of {', '.join(_VERDICTS)}.{did_you_mean(verdict, _VERDICTS)}"
+        )
     with json_result(json_file) as write:
         table = judge(document)
         if verdict is not None:

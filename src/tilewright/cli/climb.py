@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from ..lab.ladder import AnyStep
 
 
+LONG_S = 60.0
+"""A climb that takes longer is announced."""
+
+
+def in_minutes(seconds: float) -> str:
+    """A time in words: a minute, so many minutes, or so many hours."""
+    minutes = round(seconds / 60)
+    if minutes > 90:
+        return f"{round(minutes / 60)} hours"
+    return "a minute" if minutes <= 1 else f"{minutes} minutes"
+
+
 def why_no_gpu() -> str:
     """See jit.device.why_no_gpu; the driver's bindings are loaded only when it is asked."""
     from ..jit import device
@@ -36,6 +48,9 @@ def show_emulated(
     from ..report.tables import COMPILER, terminal_tables
     from ..report.terminal import legend
 
+    estimate = sum(step.emulation_seconds for step in steps)
+    if estimate > LONG_S:
+        note(f"This takes about {in_minutes(estimate)} on the emulator. Ctrl-C stops it; smaller sizes take less.")
     with Progress(len(steps)) as progress:
         records = climb_on_emulator(steps, gpu, suite, say=progress.show)
     width = console().width

@@ -20,7 +20,7 @@ NEW_EXAMPLE = "Examples:\n\n  tilewright new mine.cu\n\n  tilewright new product
 CHECK_EXAMPLE = (
     "Examples:\n\n  tilewright check mine.cu\n\n  tilewright check mine.cu --set n=256 --json -\n\n"
     "  tilewright check mine.cu --watch\n\n  tilewright check mine.cu --sarif mine.sarif --junit mine.xml\n\n"
-    "Exit status: 0 for a kernel that is right and scores what its file asks for, 1 for one that is not, 2 for a file\n"
+    "Exit status: 0 for a kernel that is right and scores what its file asks for, 1 for one that is not, 2 for a file "
     "that does not say what to run."
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,11 +75,12 @@ def explain(
             extents = {name: size if value is None else value for name, value in {"m": m, "n": n, "k": k}.items()}
             problem = _product(extents, batch, layout, dtype or "f32", precision, out_dtype)
             chosen = find_rung(rung).id if rung is not None else None
-            told = explain_problem(problem, where, "named with --gpu", chosen, compile=compiled)
+            told = explain_problem(problem, where, _source(gpu), chosen, compile=compiled)
         out = console()
         print(told.text(out.width))
         if told.plan is not None:
-            out.print(f"config   {told.plan.config.legend}", style="dim", markup=False)
+            legend = textwrap.fill(f"config   {told.plan.config.legend}", out.width, subsequent_indent=" " * 9)
+            out.print(legend, style="dim", markup=False)
         write(as_data(told))
 
 
@@ -101,7 +103,11 @@ def _of_attention(
     if len(problems) != 1:
         raise InvalidOperand(f"--attention {words!r}: one problem at a time, of one type.")
     chosen = find_attention_rung(rung).id if rung is not None else None
-    return explain_attention_problem(problems[0], gpu, "named with --gpu", chosen, compile=compiled)
+    return explain_attention_problem(problems[0], gpu, _source(gpu.name), chosen, compile=compiled)
+
+
+def _source(gpu: str) -> str:
+    return "the default; --gpu names another" if gpu == DEFAULT_GPU else "named with --gpu"
 
 
 def as_data(told: Explanation | AttentionExplanation) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
 from .complete import gpu_option
-from .console import Progress, console, note, show
+from .console import Progress, console, show
 from .options import Dtype, Json, Layout, Precision
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ app = typer.Typer(no_args_is_help=True, help="Climb a ladder: check every rung, 
 
 EMULATOR_SIZE = 256
 GPU_SIZE = 4096
-LONG_S = 60.0
 
 
 @app.command(
@@ -108,19 +107,10 @@ def climb_gpu(steps: list[Step], seconds: float, peers: tuple[Peer, ...]) -> lis
     return records
 
 
-def in_minutes(seconds: float) -> str:
-    """A time in words: a minute, or so many minutes."""
-    minutes = round(seconds / 60)
-    return "a minute" if minutes <= 1 else f"{minutes} minutes"
-
-
 def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
     """Climb on the emulator and print the two tables."""
-    from ..lab.ladder import emulation_seconds
     from ..report.tables import EXECUTED, EXECUTED_TENSOR
 
-    problem, estimate = steps[0].problem, sum(emulation_seconds(step) for step in steps)
-    if estimate > LONG_S:
-        note(f"This takes about {in_minutes(estimate)} on the emulator. Ctrl-C stops it; a smaller --size takes less.")
+    problem = steps[0].problem
     executed = EXECUTED if problem.kind == "f32" else EXECUTED_TENSOR
     return show_emulated(_title(problem), steps, gpu, executed, "emulator-ladder")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InvalidOperand
+from .climb import in_minutes
 from .complete import known_rungs, known_suites
 from .console import Progress, console, note, say, show
 from .exercise import sizes_of
 from .grids import show_result
-from .ladder import in_minutes
 from .options import Json
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ..arrays.scalar import flag
 from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
-from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, plain, refused_rows
 from ..plan.plan import Plan
 from ..run.runner import Call as AnyCall
 from ..words import Activation, Precision
@@ -99,7 +99,7 @@ class Explanation(Explained):
         peak = gpu.peak_tflops(dtype)
         told = f"{peak:.1f} TFLOP/s {unit} peak" if peak else f"{unit} peak not known"
         return (
-            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP per byte of "
+            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({plain(bound.intensity)} FLOP per byte of "
             f"least traffic; {told}, {gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
         )
 

@@ -108,7 +108,8 @@ def read_fusion(asked: Request, shapes: Shapes, a: Operand, added: tuple[Operand
     activation = asked.activation
     if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
         raise InvalidEpilogue(
-            f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
+            f"activation={activation!r} is not known.{did_you_mean(str(activation), ACTIVATIONS)} "
+            f"Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
             "epilogue=lambda acc: ..."
         )
     arrays: dict[str, Operand] = {}

@@ -8,7 +8,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from ..arrays.dtypes import DTYPE_NAMES, FP8, ITEM_BYTES, LARGEST_EXTENT
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, did_you_mean
 from ..gpus import HashedOnce
 
 PRECISIONS = ("ieee", "tf32", "fp32x3", "fast")
@@ -21,7 +21,10 @@ SCALE_BLOCK = 128
 def check_precision(precision: str, dtype: str) -> None:
     """Raise InvalidOperand for a precision that is not known, or that operands of `dtype` cannot have."""
     if precision not in PRECISIONS:
-        raise InvalidOperand(f"precision {precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
+        raise InvalidOperand(
+            f"precision {precision!r} is not known.{did_you_mean(str(precision), PRECISIONS)} "
+            f"Known: {', '.join(PRECISIONS)}."
+        )
     of_fp8 = precision == "fast"
     if dtype not in FP8 if of_fp8 else precision != "ieee" and dtype != "f32":
         raise InvalidOperand(

@@ -10,7 +10,7 @@ from ..gemm.config import GemmConfig
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
-from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, plain, refused_rows
 from ..plan.plan import Plan
 from .call import read_grouped
 from .problem import GroupedProblem
@@ -52,8 +52,8 @@ class GroupedExplanation(Explained):
                 rows.append(("compiled", compiled_words(self.resources)))
             bound = self.roofline
             rows.append(
-                ("bound", f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP "
-                          "a byte of least traffic, if every group has its part): a roof, not a measurement")
+                ("bound", f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({plain(bound.intensity)} "
+                          "FLOP per byte of least traffic, if every group has its part): a roof, not a measurement")
             )  # fmt: skip
             rows += refused_rows(self.plan.refused)
         return rows

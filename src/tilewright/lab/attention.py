@@ -17,6 +17,7 @@ from ..jit import CompiledKernel
 from ..jit.launch import Executor
 from .attention_check import AttentionReference, attention_reference, check_attention
 from .check import CheckResult, Guarded
+from .emulation_time import emulation_seconds
 from .numbers import from_stored, rounded, to_stored
 from .resources import static_facts
 from .select import select
@@ -34,6 +35,11 @@ class AttentionStep:
     def name(self) -> str:
         """The rung's id."""
         return self.rung.id
+
+    @property
+    def emulation_seconds(self) -> float:
+        """About how long the emulator takes for it."""
+        return emulation_seconds("attention's multiply-add", self.problem.flops / 2)
 
     def compile(self, arch: Arch) -> CompiledKernel:
         """The rung's kernel. Raises CompileError."""

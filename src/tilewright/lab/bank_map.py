@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ..emu.banks import BANKS, WARP, WORD, ideal, wavefronts
-from ..errors import InvalidOperand, suggests
+from ..errors import InvalidOperand, did_you_mean, suggests
 from ..swizzle import Swizzle
 from .shown import Grid, Shown
 
@@ -91,7 +91,7 @@ def banks(
     if stride is not None and not isinstance(stride, int):
         raise InvalidOperand(f"stride={stride!r} is not a whole number. A kernel's accesses: banks_of({stride!r}).")
     if access not in ACCESSES:
-        raise InvalidOperand(f"access={access!r} is not one of {', '.join(ACCESSES)}.")
+        raise InvalidOperand(f"access={access!r} is not one of {', '.join(ACCESSES)}.{did_you_mean(access, ACCESSES)}")
     nbytes = item * width
     if nbytes not in (1, 2, 4, 8, 16) or (access == "matrix" and nbytes != 16):
         wanted = "16" if access == "matrix" else "1, 2, 4, 8 or 16"

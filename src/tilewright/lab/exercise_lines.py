@@ -181,6 +181,8 @@ class _Said:
         if not entry:
             names = kernels_of(text) or re.findall(r"\.entry\s+([\w$]+)", text)
             if len(names) != 1:
+                if not names:
+                    raise InvalidOperand(f"{self.path} has no kernel. A whole example: tilewright new example.cu")
                 raise InvalidOperand(f"{self.path} has {len(names)} kernels: name one with // check: entry NAME.")
             entry = names[0]
         if missing := [word for word in ("grid", "block") if word not in self.shapes]:

@@ -22,6 +22,7 @@ from ..plan.plan import Plan
 from ..run.program import Program
 from .bounds import bound, peak_tflops
 from .check import CheckResult, Guarded, check, numpy_product, reference
+from .emulation_time import emulation_seconds
 from .numbers import from_stored, rounded, to_stored
 from .record import provenance
 from .resources import static_facts
@@ -42,6 +43,8 @@ class AnyStep(Protocol):
     def name(self) -> str: ...
     @property
     def problem(self) -> Any: ...
+    @property
+    def emulation_seconds(self) -> float: ...
     def compile(self, arch: Arch) -> CompiledKernel: ...
     def prepare(self) -> Any: ...
     def run_checked(self, kernel: CompiledKernel, executor: Executor, given: Any) -> CheckResult: ...
@@ -61,6 +64,13 @@ class Step:
     def name(self) -> str:
         """The rung's id."""
         return self.rung.id
+
+    @property
+    def emulation_seconds(self) -> float:
+        """About how long the emulator takes for it."""
+        if isinstance(self.config, SimtConfig):
+            return emulation_seconds("instruction", expected_instructions(self))
+        return emulation_seconds("copied multiply-add" if self.rung.loaders else "multiply-add", _padded_products(self))
 
     @property
     def program(self) -> Program:
@@ -240,19 +250,6 @@ def _padded_products(step: Step) -> int:
     """Multiplications of whole tiles."""
     config, problem = step.config, step.problem
     return ceil(problem.m / config.tile_m) * config.tile_m * ceil(problem.n / config.tile_n) * config.tile_n * problem.k
-
-
-def emulation_seconds(step: Step) -> float:
-    """About how long the emulator takes for a step, on one core of a laptop: for a warning, not for a record.
-
-    Fitted to the ladders at 256 and 512 cubed: sums over a ladder were 0.8 to 1.4 of the processor's time.
-    """
-    config, problem = step.config, step.problem
-    if not isinstance(config, SimtConfig):  # tensor cores
-        return 0.12 + _padded_products(step) * 2.4e-9
-    instructions = expected_instructions(step)
-    tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n)
-    return 0.1 + instructions / 1.5e9 + instructions / (tiles * config.threads) * 6e-6
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import InvalidOperand, suggests
+from ..errors import InvalidOperand, did_you_mean, suggests
 from .record import check_writable, write_text
 
 _HEAD = """// Score it without a GPU:  tilewright check {name}
@@ -27,7 +27,7 @@ def new_kernel(path: str | Path, kind: str = "transpose", *, force: bool = False
     """
     place = Path(path)
     if kind not in STARTERS:
-        raise InvalidOperand(f"kind {kind!r} is not one of {', '.join(STARTERS)}.")
+        raise InvalidOperand(f"kind {kind!r} is not one of {', '.join(STARTERS)}.{did_you_mean(kind, STARTERS)}")
     if place.suffix != ".cu":
         raise InvalidOperand(f"{place} is not a .cu file: name it {place.with_suffix('.cu')}.")
     if place.exists() and not force:

@@ -101,8 +101,10 @@ def read_config(rung: AnyRung, text: str | AnyConfig | None, arch: Arch, d_head:
     for part in filter(None, (part.strip() for part in (text or "").split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in known:
+            near = did_you_mean(name, known) if equals else ""
             raise ConfigRejected(
-                f"config {part!r} is not FIELD=VALUE. Fields: {', '.join(known)}; for example "
+                f"config {part!r} is not FIELD=VALUE, with a field of {rung.id}'s configs.{near} "
+                f"Fields: {', '.join(known)}; for example "
                 f"{'b_c=32,buffer=1' if isinstance(rung, AttentionRung) else 'tile_k=16,stages=3'}."
             )
         try:

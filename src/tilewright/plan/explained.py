@@ -13,7 +13,7 @@ Row = tuple[str, str]
 _WIDTH = 100
 _LABEL = 9
 _REFUSED = 8
-"""Refusals told one by one."""
+"""Reasons told one by one."""
 
 
 class Explained(Told):
@@ -36,6 +36,11 @@ class Explained(Told):
         )
 
 
+def plain(value: float) -> str:
+    """Return a number of at least three digits, without an exponent."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def chosen_rows(plan: Plan) -> list[Row]:
     """Return what a plan chose, why, and what came next."""
     return [
@@ -47,8 +52,12 @@ def chosen_rows(plan: Plan) -> list[Row]:
 
 
 def refused_rows(refused: Sequence[Refusal]) -> list[Row]:
-    """Return what cannot run the problem; a table of results may know more of that than anyone reads."""
-    rows = [("refused", f"{rung}: {reason}") for rung, _, reason in refused]
+    """Return what cannot run the problem, rungs of one reason together; a table of results may know more of that than
+    anyone reads."""
+    rungs_by: dict[str, list[str]] = {}
+    for rung, _, reason in refused:
+        rungs_by.setdefault(reason.removeprefix(f"{rung} "), []).append(rung)
+    rows = [("refused", f"{', '.join(sorted(set(rungs)))}: {reason}") for reason, rungs in rungs_by.items()]
     if len(rows) > _REFUSED + 1:
         rows[_REFUSED:] = [("refused", f"and {len(rows) - _REFUSED} more; the plan's `refused` has them all")]
     return rows or [("refused", "none")]

@@ -43,7 +43,7 @@ def build(folder: Path, kernels: Sequence[Path] = (), say: Progress = silent) ->
     say(None, "charts")
     made = _figures(folder)
     if all(figure.origin.startswith("Calculated") for _, figures in made for figure in figures):
-        raise TilewrightError(f"{folder} holds no records that the page shows.")
+        raise TilewrightError(f"{folder} holds no records that the page shows. Omit --records for those that ship.")
     say(None, "statements")
     statements = _claims(folder)
     say(None, "kernels")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...arrays.dtypes import FP8
-from ...errors import ConfigRejected
+from ...errors import ConfigRejected, did_you_mean
 from ..problem import PRECISIONS
 from ..rung import Rung
 from .fp8 import FP8_RUNGS
@@ -37,7 +37,9 @@ def find_rung(name: str) -> Rung:
     for rung in GEMM_RUNGS:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
-    raise ConfigRejected(f"rung {name!r} is not known. Known: {', '.join(rung.id for rung in GEMM_RUNGS)}.")
+    ids = [rung.id for rung in GEMM_RUNGS]
+    near = did_you_mean(name, [*(each.split("_")[0] for each in ids), *ids])
+    raise ConfigRejected(f"rung {name!r} is not known.{near} Known: {', '.join(ids)}.")
 
 
 def rungs_of(kind: str) -> tuple[Rung, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import ConfigRejected
+from ...errors import ConfigRejected, did_you_mean
 from .cublaslt import CUBLASLT_BEST
 from .cutlass import CUTLASS, CUTLASS_SWIZZLED, CUTLASS_TUNED
 from .entrant import Contender, Entrant, Peer
@@ -21,7 +21,9 @@ def select_peers(text: str) -> tuple[Peer, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise ConfigRejected(f"peer {name!r} is not known. Known: {', '.join(known)}; or all, or none.")
+            raise ConfigRejected(
+                f"peer {name!r} is not known.{did_you_mean(name, known)} Known: {', '.join(known)}; or all, or none."
+            )
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
