@@ -59,7 +59,7 @@ def test_tiles_are_walked_alike_from_the_rung_that_brings_them():
 
 def test_rungs_are_found_by_id_or_number_and_else_named():
     assert find_rung("f09") is find_rung("f09_transposed")
-    with pytest.raises(ConfigRejected, match=r"'f9' is not known\. Known: f01_naive, f02"):
+    with pytest.raises(ConfigRejected, match=r"'f9' is not known\. Did you mean 'f09'\? Known: f01_naive, f02"):
         find_rung("f9")
 
 

@@ -107,10 +107,10 @@ def read_fusion(asked: Request, shapes: Shapes, a: Operand, added: tuple[Operand
     """
     activation = asked.activation
     if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
+        near = did_you_mean(activation, ACTIVATIONS) if isinstance(activation, str) else ""
         raise InvalidEpilogue(
-            f"activation={activation!r} is not known.{did_you_mean(str(activation), ACTIVATIONS)} "
-            f"Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
-            "epilogue=lambda acc: ..."
+            f"activation={activation!r} is not known.{near} Known: {', '.join(ACTIVATIONS)}; anything else is an "
+            "epilogue: epilogue=lambda acc: ..."
         )
     arrays: dict[str, Operand] = {}
     known: dict[str, float | int | bool | None] = {}
