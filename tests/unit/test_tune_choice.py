@@ -411,7 +411,9 @@ def test_explain_tells_source_runners_up_and_bound(store):
 
 
 def test_explain_says_in_a_line_what_it_passed_over_and_does_not_drown_in_refusals(store):
-    deep = [h11(128, 256, 64, 64, tile_k=1 << 14, group_m=i + 1) for i in range(12)]  # none fits in shared memory
+    deep = [
+        dataclasses.replace(h11(128, 256, 64, 64, tile_k=1 << 14), group_m=i + 1) for i in range(12)
+    ]  # none fits in shared memory
     held = entry(problem(), *((config, 1.0) for config in deep), (MIDDLE, 2.0))
     store.add([dataclasses.replace(held, timed=(Timed("h99_future", MIDDLE, 0.1), *held.timed))])
     results_changed()
