@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import emu
+from tilewright.emu.api import decoded
 from tilewright.emu.arguments import parse_argument
 from tilewright.emu.hazards import KINDS
 from tilewright.errors import CompileError, ConfigRejected, InvalidOperand, PtxError
@@ -240,6 +243,18 @@ def test_progress_is_told_while_the_only_block_runs(monkeypatch):
     emu.emulate(ADD, "add", 1, 128, [*BUFFERS, 0], progress=lambda done, all_: seen.append((done, all_)))
     assert seen[0] == (0, 1)
     assert seen[-1] == (1, 1)
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("text", [".version 8.0\n.target sm_90\n.visible .entry k()\n{\nret;\n}\n", "nonsense"])
+def test_reading_a_kernel_leaves_the_garbage_collector_as_it_was(on, text):
+    gc.enable() if on else gc.disable()
+    try:
+        with contextlib.suppress(PtxError):
+            decoded(f"{text}// {on}", "k")
+        assert gc.isenabled() == on
+    finally:
+        gc.enable()
 
 
 def test_the_emulator_is_an_executor():

@@ -99,6 +99,16 @@ def test_registers_of_an_inner_scope_are_others():
     assert outer is not inner
 
 
+def test_a_name_means_what_was_declared_last_before_it():
+    before, inner, renamed, after = entry_of(
+        ".reg .b32 %r<9>;\nmov.b32 %r1, %r2;\n{\nmov.b32 %r1, %r2;\n.reg .b32 %r2;\nmov.b32 %r1, %r2;\n}\n"
+        "mov.b32 %r1, %r2;\n"
+    ).instructions
+    assert before.operands == inner.operands == after.operands
+    assert renamed.operands[0] is before.operands[0]
+    assert renamed.operands[1] is not before.operands[1]
+
+
 def test_lines_of_the_source():
     body = (
         ".loc 1 12 3\nmov.u32 %r1, 0;\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -62,10 +64,23 @@ def _parsed(ptx: str) -> Module:
     return parse(ptx)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from looking, again and again, at thousands of new objects that all stay."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 @lru_cache(maxsize=64)
 def decoded(ptx: str, entry: str, fine: bool = False, red_zones: bool = False) -> Code:
     try:
-        return decode(_parsed(ptx), entry, fine, red_zones)
+        with _no_collection():
+            return decode(_parsed(ptx), entry, fine, red_zones)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, TilewrightError):
             raise

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .ptx import Immediate, Instruction, Register, Vector, registers_of
+from .ptx import Immediate, Instruction, Register, registers_of
 
 if TYPE_CHECKING:
+    from .liveness import Effects
     from .program import Block
 
 MULTIPLY, COMMIT, WAIT = "wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group"
@@ -48,9 +49,10 @@ def given_to(instruction: Instruction) -> list[Register]:
 
 
 def find_in_flight(
-    instructions: Sequence[Instruction], blocks: Sequence[Block], successors: Sequence[Sequence[int]]
-) -> InFlight | None:
-    """Follow the registers through the program; None when it has no wgmma.
+    instructions: Sequence[Instruction], effects: Sequence[Effects], blocks: Sequence[Block],
+    successors: Sequence[Sequence[int]],
+) -> InFlight | None:  # fmt: skip
+    """Follow the registers through the program; None when it has no wgmma. effects: of each instruction.
 
     Two sets of registers pass from instruction to instruction: of products not yet committed to a group, and of
     committed ones. `wgmma.wait_group 0` ends the second set; waits that leave groups pending end nothing here.
@@ -76,7 +78,7 @@ def find_in_flight(
         return sum(1 << k for k in {number[register] for register in registers})
 
     touched = {
-        i.index: bits([r for r in (*registers_of(Vector(i.operands)), i.guard) if r in number])
+        i.index: bits([r for r in (*effects[i.index].reads, *effects[i.index].writes) if r in number])
         for i in instructions
         if not i.opcode.startswith("wgmma.")
     }

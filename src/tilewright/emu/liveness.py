@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,18 +19,26 @@ if TYPE_CHECKING:
     from .program import Block
 
 
-def effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[Register], list[Register], bool]:
-    """(registers read, registers written, whether the write replaces the old value for sure)."""
+class Effects(NamedTuple):
+    """The registers that an instruction reads and writes, and whether the write replaces the old value for sure."""
+
+    reads: list[Register]
+    writes: list[Register]
+    replaces: bool
+
+
+def effects(instruction: Instruction, handler: registry.Handler) -> Effects:
+    """Return what an instruction does to registers."""
     operands = instruction.operands
     writes: list[Register] = []
     reads: list[Register] = [instruction.guard] if instruction.guard else []
     first = 0
     if handler.destination != "none" and operands and not isinstance(operands[0], Memory):
-        writes = list(registers_of(operands[0]))
+        writes = registers_of(operands[0])
         first = 1 if handler.destination == "write" else 0
     for operand in operands[first:]:
         reads += registers_of(operand)
-    return reads, writes, instruction.guard is None
+    return Effects(reads, writes, instruction.guard is None)
 
 
 @dataclass(frozen=True)
@@ -65,23 +73,11 @@ class Ranges:
         return rows, counts
 
 
-def live_ranges(
-    instructions: Sequence[Instruction], handlers: Sequence[registry.Handler], blocks: Sequence[Block],
-    successors: Sequence[Sequence[int]],
-) -> Ranges:  # fmt: skip
-    """Follow the registers through the blocks. `successors`: of each block."""
+def live_ranges(every: Sequence[Effects], blocks: Sequence[Block], successors: Sequence[Sequence[int]]) -> Ranges:
+    """Follow the registers through the blocks. every: the effects of each instruction; successors: of each block."""
     number: dict[Register, int] = {}
     first: list[int] = []
     last: list[int] = []
-
-    def touch(register: Register, position: int) -> int:
-        """Positions only grow here."""
-        k = number.setdefault(register, len(number))
-        if k == len(first):
-            first.append(position)
-            last.append(position)
-        last[k] = position
-        return k
 
     uses: list[int] = []
     kills: list[int] = []
@@ -89,13 +85,21 @@ def live_ranges(
         used: set[int] = set()
         killed: set[int] = set()
         for i in range(block.start, block.end):
-            reads, writes, replaces = effects(instructions[i], handlers[i])
+            reads, writes, replaces = every[i]
             for register in reads if replaces else [*reads, *writes]:
-                k = touch(register, 2 * i)
+                k = number.setdefault(register, len(number))
+                if k == len(first):
+                    first.append(2 * i)
+                    last.append(0)
+                last[k] = 2 * i  # positions only grow
                 if k not in killed:
                     used.add(k)
             for register in writes:
-                k = touch(register, 2 * i + 1)
+                k = number.setdefault(register, len(number))
+                if k == len(first):
+                    first.append(2 * i + 1)
+                    last.append(0)
+                last[k] = 2 * i + 1
                 if replaces:
                     killed.add(k)
         uses.append(_as_bits(used))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .clocks import ClockShadow
@@ -14,6 +15,7 @@ from .shadow import Shadow
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .program import Code
 
 _UNEVEN = (
     "mbarrier.",
@@ -34,18 +36,26 @@ def make_shadow(machine: Machine) -> Shadow:
 
 
 def _ordering(machine: Machine) -> Shadow:
-    if machine.cluster_size > 1 or passed(machine.program):
+    if machine.cluster_size > 1 or _uneven(machine.program, machine.threads):
         return ClockShadow(machine)
-    for instruction in machine.program.instructions:
+    epochs = EpochShadow(machine)
+    epochs.products = ProductJudge(epochs) if machine.products else None
+    return epochs
+
+
+@lru_cache(maxsize=64)
+def _uneven(program: Code, threads: int) -> bool:
+    """Return whether anything but barriers of whole blocks, of so many threads, orders warps."""
+    if passed(program):
+        return True
+    for instruction in program.instructions:
         if instruction.opcode.startswith(_UNEVEN):
-            return ClockShadow(machine)
+            return True
         parts = instruction.opcode.split(".")
         if parts[0] not in ("bar", "barrier") or "warp" in parts:
             continue
         counts = instruction.operands[2:-1] if "red" in parts else instruction.operands[1:]
-        whole = all(isinstance(n, Immediate) and n.bits == machine.threads for n in counts)
+        whole = all(isinstance(n, Immediate) and n.bits == threads for n in counts)
         if "arrive" in parts or not whole:
-            return ClockShadow(machine)
-    epochs = EpochShadow(machine)
-    epochs.products = ProductJudge(epochs) if machine.products else None
-    return epochs
+            return True
+    return False

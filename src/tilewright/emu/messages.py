@@ -47,10 +47,13 @@ def words_of(program: Code) -> list[Word]:
     return [_word_of(instruction, program) for instruction in program.instructions]
 
 
+_NOTHING = Word(PLAIN)
+
+
 def _word_of(instruction: Instruction, program: Code) -> Word:
     head, *parts = instruction.opcode.split(".")
     if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
-        return Word(PLAIN)
+        return _NOTHING
     releases = bool({"release", "acq_rel"} & set(parts))
     if head in ("atom", "red"):
         to = instruction.operands[:1] if head == "atom" else ()
@@ -64,6 +67,7 @@ def _word_of(instruction: Instruction, program: Code) -> Word:
     return Word(strength, False, True, releases, own_load(program, instruction) is not None)
 
 
+@lru_cache(maxsize=64)
 def passed(program: Code) -> bool:
     """Return whether warps of a kernel may pass one another messages: some hear, and some have a fence before they
     tell, or change a place in global memory in turns."""

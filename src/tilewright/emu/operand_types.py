@@ -85,13 +85,16 @@ def check(instruction: Instruction) -> str:
     """Return what an assembler would refuse about an instruction's operands; "" for nothing that is known here."""
     opcode, operands = instruction.opcode, instruction.operands
     head = opcode.split(".")[0]
-    if head not in _TAKE_SPECIAL and any(isinstance(operand, Special) for operand in operands):
+    if head not in _TAKE_SPECIAL and Special in map(type, operands):
         return "reads a special register, which only mov and cvt may"
     kinds = _signature(opcode)
     if kinds is None:
         return ""
     if len(operands) != len(kinds):
         return f"has {len(operands)} operands and needs {len(kinds)}"
-    return next(
-        filter(None, (_wrong(o, k, head, not i) for i, (o, k) in enumerate(zip(operands, kinds, strict=True)))), ""
-    )
+    for number, (operand, kind) in enumerate(zip(operands, kinds, strict=True)):
+        if isinstance(operand, Register) and operand.kind == kind:  # most are
+            continue
+        if wrong := _wrong(operand, kind, head, not number):
+            return wrong
+    return ""

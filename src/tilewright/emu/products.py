@@ -14,7 +14,6 @@ import numpy as np
 
 from .in_flight import is_copy
 from .isa.registry import Step
-from .liveness import effects
 from .ptx import Instruction, Register
 from .shadow import Landing
 from .shared_memory import SharedPattern
@@ -157,7 +156,7 @@ class AsyncProducts:
             assert isinstance(to, Register)
             return self._copying(instruction, number[to], number.get(source))  # type: ignore[arg-type]
         numbers = np.array([number[register] for register in suspects])
-        written = {*effects(instruction, self.machine.program.handlers[instruction.index])[1]}
+        written = self.machine.program.effects[instruction.index].writes
         writes = np.array([register in written for register in suspects])
 
         def step() -> None:

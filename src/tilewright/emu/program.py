@@ -13,7 +13,7 @@ from . import operand_types
 from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
-from .liveness import effects, live_ranges
+from .liveness import Effects, effects, live_ranges
 from .ptx import Function, Immediate, Instruction, Module, Operand, Register, Symbol
 
 _ELSEWHERE = re.compile(r"\.(?:global|local|param|const)\b")
@@ -40,6 +40,7 @@ class Code:
     module: Module
     entry: Function
     handlers: list[registry.Handler]
+    effects: list[Effects]
     blocks: list[Block]
     block_at: dict[int, int]
     """Instruction index -> index of the block that it starts."""
@@ -89,8 +90,8 @@ class Code:
     def readers(self) -> dict[Register, list[int]]:
         """The instructions that read a register, for those that any reads."""
         found: dict[Register, list[int]] = {}
-        for index, pair in enumerate(zip(self.instructions, self.handlers, strict=True)):
-            for register in dict.fromkeys(effects(*pair)[0]):
+        for index, (reads, _, _) in enumerate(self.effects):
+            for register in dict.fromkeys(reads):
                 found.setdefault(register, []).append(index)
         return found
 
@@ -210,7 +211,8 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         if name not in entry.labels:
             raise PtxError(f"entry {entry_name!r} branches to the label {name!r}, which is nowhere")
     successors = successors_of(entry, blocks, block_at)
-    ranges = live_ranges(entry.instructions, handlers, blocks, successors)
+    every = [effects(*pair) for pair in zip(entry.instructions, handlers, strict=True)]
+    ranges = live_ranges(every, blocks, successors)
     rows, counts = ranges.rows()
     calls = [block.index for block in blocks if entry.instructions[block.end - 1].opcode.startswith("call")]
     named = {op.name for i in entry.instructions for op in symbols(i.operands)}
@@ -225,6 +227,7 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         module=module,
         entry=entry,
         handlers=handlers,
+        effects=every,
         blocks=blocks,
         block_at=block_at,
         rows=rows,
@@ -240,7 +243,7 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         area_bytes=linked.area_bytes,
         live={index + 1: ranges.after(index) for index in calls},
         shared_granule=_granule(min(map(_shared_bytes, entry.instructions), default=_WIDEST)),
-        products=find_in_flight(entry.instructions, blocks, successors),
+        products=find_in_flight(entry.instructions, every, blocks, successors),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 TYPE_BYTES = {"b128": 16, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4}
@@ -99,19 +98,19 @@ Operand = Register | Immediate | Special | Symbol | Memory | Vector | Pair | Neg
 """None is `_`, the sink."""
 
 
-def registers_of(operand: Operand) -> Iterator[Register]:
+def registers_of(operand: Operand) -> list[Register]:
     """Every register in an operand."""
     if isinstance(operand, Register):
-        yield operand
-    elif isinstance(operand, Memory) and isinstance(operand.base, Register):
-        yield operand.base
-    elif isinstance(operand, Negated):
-        yield operand.register
-    elif isinstance(operand, Pair):
-        yield from (r for r in (operand.first, operand.second) if r is not None)
-    elif isinstance(operand, Vector):
-        for item in operand.items:
-            yield from registers_of(item)
+        return [operand]
+    if isinstance(operand, Memory) and isinstance(operand.base, Register):
+        return [operand.base]
+    if isinstance(operand, Negated):
+        return [operand.register]
+    if isinstance(operand, Pair):
+        return [r for r in (operand.first, operand.second) if r is not None]
+    if isinstance(operand, Vector):
+        return [register for item in operand.items for register in registers_of(item)]
+    return []
 
 
 @dataclass(eq=False)

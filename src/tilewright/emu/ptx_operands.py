@@ -38,6 +38,8 @@ class OperandReader:
         self.scopes: list[dict[str, Register | Symbol]] = []
         self.families: list[dict[str, tuple[str, int]]] = []
         """Of each scope: prefix -> (type, count) of registers declared as `%r<9>`; they are made when first named."""
+        self.known: list[dict[str, Operand]] = []
+        """Of each scope: operands read inside it since its last declaration. Most of a kernel's occur many times."""
 
     def line(self, position: int) -> int:
         return bisect_right(self.newlines, position - 1) + 1
@@ -84,6 +86,16 @@ class OperandReader:
             return Immediate(32)
         return None
 
+    def open_scope(self) -> None:
+        self.scopes.append({})
+        self.families.append({})
+        self.known.append({})
+
+    def close_scope(self) -> None:
+        self.scopes.pop()
+        self.families.pop()
+        self.known.pop()
+
     def lookup(self, name: str) -> Register | Symbol | None:
         for scope, families in zip(reversed(self.scopes), reversed(self.families), strict=True):
             if name in scope:
@@ -91,14 +103,21 @@ class OperandReader:
             at = len(name)
             while families and at > 1 and "0" <= name[at - 1] <= "9":
                 at -= 1
-                kind, count = families.get(name[:at], ("", 0))
+                if name[:at] not in families:
+                    continue
+                kind, count = families[name[:at]]
                 if int(name[at : at + 10]) < count and (name[at] != "0" or at == len(name) - 1):
                     scope[name] = register = Register(name, kind)
                     return register
         return None
 
     def operand(self, text: str, position: int) -> Operand:
-        text = text.strip()
+        known = self.known[-1]
+        if text not in known:
+            known[text] = self.read(text.strip(), position)
+        return known[text]
+
+    def read(self, text: str, position: int) -> Operand:
         if register := self.lookup(text):
             return register
         if text == "_":

@@ -64,6 +64,7 @@ class _Parser(OperandReader):
         self.module = Module()
         self.files = {int(number): name for number, name in _FILE.findall(text)}
         self.places: dict[tuple[str, ...], Location] = {}  # (file, line, column) -> its last .loc
+        self.located: dict[tuple[str, str, int], Location] = {}  # (file, line, the call's identity) -> the only one
         self.chain: list[int] = []  # numbers of the open scopes
         self.opened = 0
 
@@ -170,7 +171,7 @@ class _Parser(OperandReader):
         text = self.text
         if text[position : position + 1] != "{":
             raise self.fail(position, f"expected the body of {entry.name}")
-        self.scopes, self.families, self.chain = [], [], []
+        self.scopes, self.families, self.known, self.chain = [], [], [], []
         branches: list[tuple[Instruction, tuple[int, ...]]] = []
         places: dict[tuple[int, str], str] = {}  # (scope, label) -> its name in the entry
         location: Location | None = None
@@ -182,14 +183,12 @@ class _Parser(OperandReader):
             head = text[position]
             if head == "{":
                 self.opened += 1
-                self.scopes.append({})
-                self.families.append({})
+                self.open_scope()
                 self.chain.append(self.opened)
                 position += 1
                 continue
             if head == "}":
-                self.scopes.pop()
-                self.families.pop()
+                self.close_scope()
                 self.chain.pop()
                 position += 1
                 if not self.scopes:
@@ -206,6 +205,7 @@ class _Parser(OperandReader):
                 elif match := _VARIABLE.match(text, position):
                     variable = self.variable(match)
                     if len(self.scopes) > 1:
+                        self.known[-1].clear()
                         self.scopes[-1][variable.name] = Symbol(f"{variable.name}@{self.chain[-1]}")
                         variable.name = f"{variable.name}@{self.chain[-1]}"
                     entry.variables.append(variable)
@@ -249,20 +249,28 @@ class _Parser(OperandReader):
     def location(self, match: re.Match[str], before: Location | None) -> Location | None:
         if match[2] == "0":  # code with no line of its own
             return before and replace(before, near=True)
-        here = Location(self.files.get(int(match[1]), "?"), int(match[2]))
-        if match[4]:
-            # The call is named by its place; where that one was inlined, the last .loc of that place says.
-            bare = Location(self.files.get(int(match[4]), "?"), int(match[5]))
-            outer = self.places.get(match.group(4, 5, 6), bare)
-            if any((call.file, call.line) == (here.file, here.line) for call in (outer, *outer.calls)):
-                outer = bare  # recursion: one round of it is enough
-            here = Location(here.file, here.line, outer)
-        self.places[match.group(1, 2, 3)] = here
+        # The call is named by its place; where that one was inlined, the last .loc of that place says.
+        outer = self.places.get(match.group(4, 5, 6)) or self.bare(match[4], match[5]) if match[4] else None
+        key = match[1], match[2], id(outer)
+        if key not in self.located:
+            file, line = self.files.get(int(match[1]), "?"), int(match[2])
+            if outer and any((call.file, call.line) == (file, line) for call in (outer, *outer.calls)):
+                outer = self.bare(match[4], match[5])  # recursion: one round of it is enough
+            self.located[key] = Location(file, line, outer)
+        here = self.places[match.group(1, 2, 3)] = self.located[key]
         return here
+
+    def bare(self, file: str, line: str) -> Location:
+        """A line by itself."""
+        key = file, line, id(None)
+        if key not in self.located:
+            self.located[key] = Location(self.files.get(int(file), "?"), int(line))
+        return self.located[key]
 
     def registers(self, match: re.Match[str], position: int) -> None:
         if match[1] or match[2] not in TYPE_BYTES:
             raise self.fail(position, f"registers of type .{match[1] or match[2]} are not supported")
+        self.known[-1].clear()
         for item in match[3].split(","):
             found = _REG_ITEM.match(item.strip())
             if not found:

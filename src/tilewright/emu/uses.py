@@ -5,7 +5,6 @@ Structs have padding, and tiles a rest that nobody fills: to load such bytes is 
 
 from __future__ import annotations
 
-from .liveness import effects
 from .program import Code
 from .ptx import Instruction, Operand, Register, Vector, registers_of
 
@@ -17,10 +16,6 @@ _PASSED_ON = ("mov", "ld", "ldu", "st", "selp", "shfl", "prmt", "atom", "red", "
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
-
-
-def _writes(program: Code, index: int) -> list[Register]:
-    return effects(program.instructions[index], program.handlers[index])[1]
 
 
 def float_parts(program: Code) -> dict[int, Parts]:
@@ -63,14 +58,14 @@ def _used(program: Code, item: Operand, after: int, end: int, size: int, offset:
 def _dropped(program: Code, index: int) -> bool:
     """Return whether a `selp` may choose something else than the result of an instruction, or than what is made of
     it."""
-    held, seen = _writes(program, index), set[int]()
+    held, seen = program.effects[index].writes, set[int]()
     while held:
         for reader in program.readers.get(held.pop(), ()):
             if program.instructions[reader].opcode.startswith("selp."):
                 return True
             if reader not in seen:
                 seen.add(reader)
-                held += _writes(program, reader)
+                held += program.effects[reader].writes
     return False
 
 
@@ -92,7 +87,7 @@ def matters(program: Code, operand: Operand) -> bool:
     while held:
         register = held.pop()
         for reader in program.readers.get(register, ()):
-            writes = _writes(program, reader)
+            writes = program.effects[reader].writes
             if program.instructions[reader].guard == register or not writes:
                 return True
             if reader not in seen:
