@@ -67,8 +67,8 @@ class ClockShadow(Knowledge):
         self.unfenced.clear()
         self.fenced.clear()
         if self.used:  # else they are as they were made, and to write them is to use the memory
-            for table in (self.written, self.read, self.updated, self.flying, self.noted):
-                table[:] = 0
+            self.forget(np.flatnonzero(self.noted))
+            self.flying[:] = 0
             if self.products:
                 self.products.reset()
             if self.lanes:
@@ -355,14 +355,14 @@ class ClockShadow(Knowledge):
         for cta in np.flatnonzero(ctas).tolist():
             own = slice(cta % size * per, (cta % size + 1) * per)
             knows = self.by_cta[cta].max(axis=0)[: self.warps]
+            noted = cta * each + np.flatnonzero(self.noted[cta * each : (cta + 1) * each])
             for table, name in ((self.written, "write"), (self.read, "read"), (self.updated, "atomic")):
-                seen = table[cta * each : (cta + 1) * each]
-                newer = seen > knows
+                newer = table[noted] > knows
                 newer[:, own] = False
                 if newer.any():
-                    at, warp = (int(v) for v in np.argwhere(newer)[0])
-                    access = self.machine.program.instructions[int(self.by[name][cta * each + at])]
-                    self._report_left(cta, at * shared.granule, access, name, warp)
+                    row, warp = (int(v) for v in np.argwhere(newer)[0])
+                    access = self.machine.program.instructions[int(self.by[name][noted[row]])]
+                    self._report_left(cta, int(noted[row] - cta * each) * shared.granule, access, name, warp)
                     break
 
     def _report_left(self, cta: int, address: int, access: Instruction, name: str, warp: int) -> None:

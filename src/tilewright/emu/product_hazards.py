@@ -186,13 +186,14 @@ class ProductClocks:
         self.waited = np.zeros((granules, self.groups, 4), np.int32)
         """Clock of each warp's wait for its warpgroup's last product that read it; 0: it has not waited."""
         self.by = np.zeros(granules, np.int32)
+        """1 + the instruction of the last product that read the granule; 0: none did."""
         tables = self.reading, self.waited, self.by
         self.told = np.array([*(address(table) for table in tables), self.groups], np.int64)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
-        self.reading[:] = 0
-        self.waited[:] = 0
+        touched = np.flatnonzero(self.by)
+        self.reading[touched] = self.waited[touched] = self.by[touched] = 0
 
     def issue(self, pattern: SharedPattern) -> None:
         """A product reads: all four warps have to know of what was written."""
@@ -215,12 +216,12 @@ class ProductClocks:
         if compiled is not None:
             places = np.ascontiguousarray(granules, np.int64)
             where = address(places), *places.shape, address(group)
-            compiled.reads_begin(address(self.told), *where, pattern.instruction.index)
+            compiled.reads_begin(address(self.told), *where, 1 + pattern.instruction.index)
             return
         for row in granules:  # none is in a row twice
             self.reading[row] += 1
         self.waited[granules, group[:, None]] = 0
-        self.by[granules] = pattern.instruction.index
+        self.by[granules] = 1 + pattern.instruction.index
 
     def finish(self, pattern: SharedPattern, due: np.ndarray) -> None:
         """Warps (`due` [warpgroups, 4]) waited for a product."""
@@ -252,7 +253,7 @@ class ProductClocks:
         """A write: nothing may read the bytes now, and it has to know of a wait of each warpgroup that has read."""
         granules = pattern.granules
         bad = self.reading[granules] > 0
-        product = self.machine.program.instructions[int(self.by[granules[bad][0]])] if bad.any() else None
+        product = self.machine.program.instructions[int(self.by[granules[bad][0]]) - 1] if bad.any() else None
         if product is not None:
             some = bad.any(axis=1)
             report_in_flight(self.machine, pattern, lanes[some], addresses[some], product)
@@ -276,7 +277,7 @@ class ProductClocks:
         unknown = (seen > 0).any(axis=3) & ~((seen > 0) & (seen <= knows)).any(axis=3)
         if unknown.any():
             row, k, group = (int(v) for v in np.argwhere(unknown)[0])
-            other = self.machine.program.instructions[int(self.by[granules[row, k]])]
+            other = self.machine.program.instructions[int(self.by[granules[row, k]]) - 1]
             some = unknown.any(axis=(1, 2))
             self.shadow.report_race(
                 pattern, lanes[some], int(addresses[row]), pattern.kind, other, "tensor", 4 * group

@@ -95,6 +95,13 @@ class Code:
                 found.setdefault(register, []).append(index)
         return found
 
+    @cached_property
+    def counted(self) -> list[tuple[str, registry.Flops | None, bool]]:
+        """Of each instruction: its class, its floating-point operations, and whether the threads that its guard lets
+        through are counted, not those of its block."""
+        pairs = zip(self.instructions, self.handlers, strict=True)
+        return [(h.kind_of(i.fields), h.flops_of(i.fields), i.guard is not None and not h.ends_block) for i, h in pairs]
+
     def routine_at(self, index: int) -> Routine:
         """The function, or the kernel, that an instruction belongs to."""
         return next(r for r in self.routines if r.start <= index < r.end)

@@ -114,7 +114,13 @@ class Straight:
         """Where so many equal values lie."""
         self._kept: list[np.ndarray] = []
         """What has to stay where it is."""
-        self._banks = {width: (address(bank), bank.strides[0]) for width, bank in machine.banks.items()}
+        banks = {width: (address(bank), bank.strides[0]) for width, bank in machine.banks.items()}
+        self._row_of = {
+            register: banks[width][0] + row * banks[width][1]
+            for register, row in machine.program.rows.items()
+            for width in (register.width,)
+        }
+        """The address of each register's row."""
         self._zeros = self._keep(np.zeros(library.piece, np.uint64))
         self._rows: list[list[int]] = []
 
@@ -124,7 +130,7 @@ class Straight:
         if rows is None:
             return False
         if instruction.guard is not None:
-            guard, count = self._row_of(instruction.guard), address(self.machine.trace.guarded[instruction.index :])
+            guard, count = self._row_of[instruction.guard], address(self.machine.trace.guarded[instruction.index :])
             for number, row in enumerate(rows):
                 if number:  # nobody reads how often the second half of an instruction ran
                     count = self._keep(np.zeros(1, np.int64))
@@ -143,11 +149,6 @@ class Straight:
         """Return the address of an array, which stays there."""
         self._kept.append(array)
         return address(array)
-
-    def _row_of(self, register: Register) -> int:
-        """The address of a register's row."""
-        start, step = self._banks[register.width]
-        return start + self.machine.program.rows[register] * step
 
     def _operations(self, instruction: Instruction) -> list[list[int]] | None:
         operands, opcode = instruction.operands, instruction.opcode
@@ -190,7 +191,7 @@ class Straight:
         value = machine.param_data[start : start + size].copy().view(f"u{size}")
         place, zero = self._constant(f"u{size}", value.tobytes(), value), self._zeros
         name = self.library.codes[f"mov{8 * size}"]
-        return [[name, self._row_of(to), place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
+        return [[name, self._row_of[to], place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
 
     def _constant(self, kind: str, name: Hashable, value: np.ndarray) -> int:
         """Return where so many equal values lie, of a type and by a name."""
@@ -237,13 +238,13 @@ class Straight:
         while len(sources) < 3:  # a missing source is read, and not used: of any size
             sources.append(self._zeros)
             constant.append(1)
-        return [[self.library.codes[name], self._row_of(to), *sources, *constant, 0, 0, 0, table]]
+        return [[self.library.codes[name], self._row_of[to], *sources, *constant, 0, 0, 0, table]]
 
     def _source(self, instruction: Instruction, operand: Operand, kind: str) -> tuple[int, int] | None:
         """(address, whether it is a constant), or None for what is neither a row of lanes nor a constant."""
         machine = self.machine
         if isinstance(operand, Register):
-            return (self._row_of(operand), 0) if operand.width == TYPE_BYTES[kind] else None
+            return (self._row_of[operand], 0) if operand.width == TYPE_BYTES[kind] else None
         if kind == "pred" or not isinstance(operand, Immediate | Special | Symbol):
             return None
         if (kind, operand) in self._constants:

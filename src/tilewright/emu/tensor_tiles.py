@@ -7,8 +7,9 @@ NumPy.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,6 +65,75 @@ def _places(layout: Callable[[np.ndarray], np.ndarray], registers: int, size: in
     return (found * size).astype(np.int32)
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Where the elements of D, A, B and C of a product lie in a warp's registers, as the loops are told of it."""
+
+    turned: bool
+    """They are asked for D' = B' A': they go along columns."""
+    places: tuple[np.ndarray, ...]
+    """Of each matrix: see _places."""
+    runs: tuple[int, ...]
+    """Of each: elements that lie next to one another."""
+    lanes: tuple[np.ndarray, ...] | None
+    """See _in_order_of_lanes."""
+
+
+@lru_cache(maxsize=64)
+def _layout(shape: tuple[int, int, int], registers: tuple[int, ...], sizes: tuple[int, int, int]) -> _Layout:
+    """registers: of D, A, B and C; sizes: bytes of an element of C, A and B."""
+    m, n, k = shape
+    c_size, a_size, b_size = sizes
+    # What becomes D, A, B and C there: [rows, columns], [rows, k], [k, columns].
+    layouts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+        lambda words: fragments.d_matrix(words, m, n, c_size),
+        lambda words: fragments.a_matrix(words, m, a_size)[:, :, 0].swapaxes(0, 1),
+        lambda words: fragments.b_matrix(words, n, b_size)[:, 0],
+        lambda words: fragments.d_matrix(words, m, n, c_size),
+    )
+    turned = bool(n % COLUMNS and not m % COLUMNS)
+    each = c_size, a_size, b_size, c_size
+    places = tuple(_places(*told) for told in zip(layouts, registers, each, strict=True))
+    if turned:
+        rows = (m, n), (m, k), (k, n), (m, n)
+        d, a, b, c = (np.ascontiguousarray(x.reshape(of).T).reshape(-1) for x, of in zip(places, rows, strict=True))
+        places, each, m, n = (d, b, a, c), (c_size, b_size, a_size, c_size), n, m
+    runs = []
+    for place, size in zip(places, each, strict=True):
+        run = 16 // size
+        in_rows = len(place) % run == 0 and (np.diff(place.reshape(-1, run), axis=1) == size).all()
+        runs.append(run if in_rows else 1)
+    return _Layout(turned, places, tuple(runs), _in_order_of_lanes((m, n, k), places, each[2]) if c_size == 4 else None)
+
+
+def _in_order_of_lanes(
+    shape: tuple[int, int, int], places: tuple[np.ndarray, ...], size: int
+) -> tuple[np.ndarray, ...] | None:
+    """Return where the loops find what each lane of D multiplies; None for an order of registers that they lack.
+
+    places: of the elements of D, A and B; size: bytes of one of B.
+    """
+    m, n, k = shape
+    if m * n != 4 * 32:
+        return None
+    element = np.empty(4 * 32, np.int64)
+    element[places[0] // 4] = np.arange(4 * 32)
+    row, column = np.divmod(element.reshape(4, 32), n)
+    if (row[:2] != row[2:]).any() or (column[::2] != column[1::2]).any():
+        return None
+    of_a = places[1].reshape(m, k)[row[:2]].swapaxes(1, 2)  # [2, k, 32]
+    of_b = places[2].reshape(k, n).T[column[::2]].swapaxes(1, 2)
+    lane, plane = of_b % 128 // 4, of_b // 128 * (4 // size) + of_b % 4 // size
+    if (of_a != np.tile(of_a[:, :, :4], 8)).any() or (plane != plane[:, :, :1]).any():
+        return None
+    return (
+        np.ascontiguousarray(of_a[:, :, :4].swapaxes(0, 1), np.int32),
+        np.ascontiguousarray(plane[:, :, 0], np.int32),
+        np.ascontiguousarray(lane, np.int32),
+        np.ascontiguousarray(lane, np.int16),
+    )
+
+
 class Warps:
     """The products of some independent instructions by warps, whose operands are in registers."""
 
@@ -72,83 +142,39 @@ class Warps:
     ) -> None:
         """held: D, A, B and C; sizes: bytes of an element of C, A and B."""
         self.machine, self.product = machine, product
-        m, n = (int(v) for v in product[3:5])
-        c_size, a_size, b_size = sizes
-        # What becomes D, A, B and C there: [rows, columns], [rows, k], [k, columns].
-        layouts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
-            lambda words: fragments.d_matrix(words, m, n, c_size),
-            lambda words: fragments.a_matrix(words, m, a_size)[:, :, 0].swapaxes(0, 1),
-            lambda words: fragments.b_matrix(words, n, b_size)[:, 0],
-            lambda words: fragments.d_matrix(words, m, n, c_size),
-        )
-        if n % COLUMNS and not m % COLUMNS:  # the loops go along columns: D' = B' A'
+        m, n, k = (int(v) for v in product[3:6])
+        layout = _layout((m, n, k), tuple(len(operand.rows) for operand in held), sizes)
+        if layout.turned:
             d, a, b, c = held
-            held, (a_size, b_size) = (d, b, a, c), (b_size, a_size)
+            held = d, b, a, c
             self.product = product.copy()
             self.product[[0, 1, 3, 4]] = product[[1, 0, 4, 3]]
-            straight = layouts
-
-            def across(k: int) -> Callable[[np.ndarray], np.ndarray]:
-                return lambda words: straight[k](words).swapaxes(0, 1)
-
-            layouts = across(0), across(2), across(1), across(3)
-        self._kept: list[np.ndarray] = []
-        told, every_place = [], []
-        for operand, layout, size in zip(held, layouts, (c_size, a_size, b_size, c_size), strict=True):
-            place = _places(layout, len(operand.rows), size)
-            every_place.append(place)
+        self._kept: list[Any] = [layout]
+        told = []
+        for operand, place, run in zip(held, layout.places, layout.runs, strict=True):
             rows = np.ascontiguousarray(operand.rows[:, :, 0], np.int64)
-            run = 16 // size
-            in_rows = len(place) % run == 0 and (np.diff(place.reshape(-1, run), axis=1) == size).all()
             slots: dict[tuple[int, ...], int] = {}
             slot = np.array([slots.setdefault(tuple(column), len(slots)) for column in rows.T.tolist()], np.int32)
-            self._kept += [place, rows, slot]
+            self._kept += [rows, slot]
             told += [
                 address(operand.bank),
                 operand.bank.strides[0],
                 len(rows),
                 address(rows),
                 address(place),
-                run if in_rows else 1,
+                run,
                 len(slots),
                 address(slot),
                 len(slot),
             ]
         self.fragments = np.array(told, np.int64)
         self.instructions = held[0].rows.shape[1]
-        self.places = self._in_order_of_lanes(every_place, (a_size, b_size)) if c_size == 4 else None
+        lanes = layout.lanes
+        self.places = None if lanes is None else np.array([address(table) for table in lanes], np.int64)
         tables = (self.product, self.fragments, self.places)
         self.told = np.array([*(0 if t is None else address(t) for t in tables), self.instructions], np.int64)
         if machine.engine:
             machine.engine.products = self.told
-
-    def _in_order_of_lanes(self, places: list[np.ndarray], sizes: tuple[int, int]) -> np.ndarray | None:
-        """Return where the loops find what each lane of D multiplies; None for an order of registers that they lack.
-
-        places: of the elements of D, A and B.
-        """
-        m, n, k = (int(v) for v in self.product[3:6])
-        if m * n != 4 * 32:
-            return None
-        element = np.empty(4 * 32, np.int64)
-        element[places[0] // 4] = np.arange(4 * 32)
-        row, column = np.divmod(element.reshape(4, 32), n)
-        if (row[:2] != row[2:]).any() or (column[::2] != column[1::2]).any():
-            return None
-        of_a = places[1].reshape(m, k)[row[:2]].swapaxes(1, 2)  # [2, k, 32]
-        of_b = places[2].reshape(k, n).T[column[::2]].swapaxes(1, 2)
-        size = sizes[1]
-        lane, plane = of_b % 128 // 4, of_b // 128 * (4 // size) + of_b % 4 // size
-        if (of_a != np.tile(of_a[:, :, :4], 8)).any() or (plane != plane[:, :, :1]).any():
-            return None
-        tables: list[np.ndarray] = [
-            np.ascontiguousarray(of_a[:, :, :4].swapaxes(0, 1), np.int32),
-            np.ascontiguousarray(plane[:, :, 0], np.int32),
-            np.ascontiguousarray(lane, np.int32),
-            np.ascontiguousarray(lane, np.int16),
-        ]
-        self._kept += tables
-        return np.array([address(table) for table in tables], np.int64)
 
     def run(self, warps: np.ndarray | None) -> None:
         """Multiply, for these warps of the batch or for all."""

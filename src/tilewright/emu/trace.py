@@ -22,7 +22,7 @@ FAR_SIDE = "async_copy_global"
 """Traffic of the global side of an asynchronous copy."""
 
 
-@dataclass
+@dataclass(slots=True)
 class InstructionRow:
     """One instruction's counts. `warps`: executions by warps; the rest as in Counters, 0 where it does not apply."""
 
@@ -164,13 +164,12 @@ class Trace:
     def counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         """Sum up. `sources` names the files."""
         out = Counters(threads=threads)
+        guarded, counted = self.guarded.tolist(), program.counted
         for block in program.blocks:
+            of_block, warps = self.block_threads[block.index], self.block_warps[block.index]
             for i in range(block.start, block.end):
-                instruction, handler = program.instructions[i], program.handlers[i]
-                count = self.block_threads[block.index]
-                warps = self.block_warps[block.index]
-                count = int(self.guarded[i]) if instruction.guard is not None and not handler.ends_block else count
-                kind = handler.kind_of(instruction.fields)
+                instruction, (kind, flops, by_guard) = program.instructions[i], counted[i]
+                count = guarded[i] if by_guard else of_block
                 file, line = sources.place(instruction.location) if instruction.location else (None, None)
                 row = InstructionRow(
                     file=file,
@@ -184,7 +183,7 @@ class Trace:
                 out.thread_instructions += count
                 out.warp_instructions += warps
                 out.by_class[kind] = out.by_class.get(kind, 0) + count
-                if flops := handler.flops_of(instruction.fields):
+                if flops:
                     pipe, each = flops
                     out.flops[pipe] = out.flops.get(pipe, 0) + each * count
                 if kind == "barrier":

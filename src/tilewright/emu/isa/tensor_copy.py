@@ -197,8 +197,8 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
                 continue
             what, at = box
             found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
-            size = what.itemsize
-            lies = locate(what, at)
+            lies = locate(what, at, units=op is None)
+            size = lies.size
             inside = lies.inside.reshape(-1, UNIT // size)
             used = inside.any(axis=1)  # what is clipped is not read either: kernels pad their rows with it
             addresses = lies.addresses.reshape(inside.shape)[used][inside[used]]
@@ -220,11 +220,11 @@ def _scatter(machine: Machine, index: np.ndarray, inside: np.ndarray, size: int,
     """Put the elements of rows of 16 bytes that are `inside` at elements `index` of global memory."""
 
     def put(data: np.ndarray) -> None:
-        words = np.ascontiguousarray(data).view(f"u{size}")[inside]
-        memory = machine.memory.views[size].view(f"u{size}")
+        memory = machine.memory.views[size]
+        words = np.ascontiguousarray(data).view(memory.dtype)[inside]
         if merge is not None:
             old = memory[index].view(np.uint8).reshape(-1, size)
-            words = merge(old, words.view(np.uint8).reshape(-1, size)).reshape(-1).view(f"u{size}")
+            words = merge(old, words.view(np.uint8).reshape(-1, size)).reshape(-1).view(memory.dtype)
         memory[index] = words
 
     return put
