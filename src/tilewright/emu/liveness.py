@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Effects(NamedTuple):
     """The registers that an instruction reads and writes, and whether the write replaces the old value for sure."""
 
-    reads: list[Register]
-    writes: list[Register]
+    reads: tuple[Register, ...]
+    writes: tuple[Register, ...]
     replaces: bool
 
 
@@ -38,7 +38,7 @@ def effects(instruction: Instruction, handler: registry.Handler) -> Effects:
         first = 1 if handler.destination == "write" else 0
     for operand in operands[first:]:
         reads += registers_of(operand)
-    return Effects(reads, writes, instruction.guard is None)
+    return Effects(tuple(reads), tuple(writes), instruction.guard is None)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def live_ranges(every: Sequence[Effects], blocks: Sequence[Block], successors: S
         killed: set[int] = set()
         for i in range(block.start, block.end):
             reads, writes, replaces = every[i]
-            for register in reads if replaces else [*reads, *writes]:
+            for register in reads if replaces else (*reads, *writes):
                 k = number.setdefault(register, len(number))
                 if k == len(first):
                     first.append(2 * i)

@@ -58,7 +58,7 @@ def _used(program: Code, item: Operand, after: int, end: int, size: int, offset:
 def _dropped(program: Code, index: int) -> bool:
     """Return whether a `selp` may choose something else than the result of an instruction, or than what is made of
     it."""
-    held, seen = program.effects[index].writes, set[int]()
+    held, seen = list(program.effects[index].writes), set[int]()
     while held:
         for reader in program.readers.get(held.pop(), ()):
             if program.instructions[reader].opcode.startswith("selp."):
