@@ -71,7 +71,8 @@ export function bankplay(root: HTMLElement, state: State): void {
       }
       if (splits) words.push(`A base of ${turn[1]} would take the ${unit} elements of a lane apart: choose at least ${Math.log2(unit)}.`);
       const dense = fronts(lanes, bytes, kind);
-      made.push(h("p", {}, words.join(" "), ` The busiest bank holds ${plural(Math.max(...dense.load), "word")} of one request.`));
+      made.push(h("p", {}, words.join(" "), ` The busiest bank holds ${plural(Math.max(...dense.load), "word")} of one request.`,
+        " Above, the tile in its banks' colours; below, a column is a bank, a row 128 bytes, a number a lane, and a colour a wavefront."));
       made.push(h("div", { class: "panels" }, ...pictures));
       return made;
     },

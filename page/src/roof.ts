@@ -56,8 +56,9 @@ export function roof(root: HTMLElement, state: State, data: Roofs): void {
         if (near) [near[0], near[2]] = [Math.max(near[0], px), `${near[2]}, ${rung.name.split("_")[0]}`];
         else labels.push([px, py, rung.name.split("_")[0]!]);
       }
+      body.push(s("line", { x1: x(intensity), x2: x(intensity), y1: y(bound), y2: height - bottom, class: "now" }));
       for (const [px, py, words] of labels) body.push(text(px + 7, py + 4, words, { class: "halo small" }));
-      body.push(s("line", { x1: x(intensity), x2: x(intensity), y1: y(bound), y2: height - bottom, class: "now" }), s("circle", { cx: x(intensity), cy: y(bound), r: 6, class: "s2" }, s("title", {}, "your tile")));
+      body.push(s("circle", { cx: x(intensity), cy: y(bound), r: 6, class: "s2" }, s("title", {}, "your tile")));
       body.push(text((left + width) / 2, height - 8, "FLOP per byte that blocks ask of memory", { "text-anchor": "middle", class: "small" }));
       const by = intensity < ridge ? "memory" : "arithmetic";
       const measured = rungs.length ? "Dots are rungs as measured; one above the slope is served by L2." : `No rung of ${kind} has been measured on ${board.name}.`;

@@ -50,6 +50,8 @@ export interface Fronts {
   ideal: number;
   /** Word -> the wavefront that serves it, counted from 0. */
   front: Map<number, number>;
+  /** Word -> the last other wavefront that serves it, where groups of lanes ask for the same word. */
+  again: Map<number, number>;
   /** Distinct words of each bank, most of any group. */
   load: number[];
 }
@@ -57,6 +59,7 @@ export interface Fronts {
 /** How a warp's request to shared memory is served. */
 export function fronts(lanes: Lanes, bytes: number, kind: Kind): Fronts {
   const front = new Map<number, number>();
+  const again = new Map<number, number>();
   const load = new Array<number>(BANKS).fill(0);
   const every = new Set<number>();
   lanes.forEach((at) => at !== null && wordsOf(at, bytes).forEach((word) => every.add(word)));
@@ -72,7 +75,7 @@ export function fronts(lanes: Lanes, bytes: number, kind: Kind): Fronts {
         if (at !== null) for (const word of wordsOf(at, bytes)) front.set(word, load[word % BANKS]!++);
       count = Math.max(...load);
     }
-    return { count, ideal, front, load };
+    return { count, ideal, front, again, load };
   }
   for (const group of groups(lanes, bytes, kind)) {
     const words = new Set<number>();
@@ -83,12 +86,12 @@ export function fronts(lanes: Lanes, bytes: number, kind: Kind): Fronts {
     const seen = new Array<number>(BANKS).fill(0);
     for (const word of [...words].sort((a, b) => a - b)) {
       const pass = seen[word % BANKS]!++;
-      if (!front.has(word)) front.set(word, count + pass);
+      (front.has(word) ? again : front).set(word, count + pass);
     }
     seen.forEach((n, bank) => (load[bank] = Math.max(load[bank]!, n)));
     count += Math.max(...seen);
   }
-  return { count, ideal, front, load };
+  return { count, ideal, front, again, load };
 }
 
 /** Swizzle<bits, base, shift> of an offset: its own inverse. */

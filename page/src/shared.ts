@@ -34,13 +34,17 @@ export function bankGrid(lanes: Lanes, bytes: number, kind: Kind, lane: number, 
       const here = owners.get(word);
       if (!here) continue;
       const front = found.front.get(word) ?? 0;
+      const again = found.again.get(word);
+      const served = again === undefined ? `wavefront ${front + 1}` : `wavefronts ${front + 1} and ${again + 1}`;
       const chosen = here.includes(lane);
       const cell = s(
         "rect",
         { x: LEFT + bank * CELL, y, width: CELL, height: LINE, fill: hue(front, Math.max(found.count, 6)), class: chosen ? "lane chosen" : "lane" },
-        s("title", {}, `byte ${word * 4}, bank ${bank}, wavefront ${front + 1}: lane ${here.join(", ")}`),
+        s("title", {}, `byte ${word * 4}, bank ${bank}, ${served}: lane ${here.join(", ")}`),
       );
       body.push(cell);
+      if (again !== undefined)  // a stripe below: served once more
+        body.push(s("rect", { x: LEFT + bank * CELL, y: y + LINE - 4, width: CELL, height: 4, fill: hue(again, Math.max(found.count, 6)), class: "over" }));
       const first = wordsOf(lanes[here[0]!]!, bytes)[0] === word || bank === 0;
       if (first)
         body.push(text(LEFT + (bank + 0.5) * CELL, y + 10.5, String(here[0]), { "text-anchor": "middle", class: "tiny" }));

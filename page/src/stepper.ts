@@ -68,13 +68,34 @@ export class Stepper {
     this.draw();
   }
 
-  /** The next step of the chosen kind, or the one before; the step itself where there is none. */
-  private skip(by: 1 | -1): void {
-    const test = SKIPS.find(([value]) => value === this.state.get("skip", "any"))?.[2] ?? /./;
+  /** The kinds of steps that the kernel has. */
+  private get skips(): typeof SKIPS {
+    return SKIPS.filter(([, , test]) => this.trace.events.some(([op]) => test.test(this.trace.ops[op]!.op)));
+  }
+
+  /** The kind of steps that is chosen: any, where the kernel has none of that kind. */
+  private get kind(): (typeof SKIPS)[number] {
+    return this.skips.find(([value]) => value === this.state.get("skip", "any")) ?? SKIPS[0]!;
+  }
+
+  /** The next step of the chosen kind, or the one before; undefined where there is none. */
+  private beside(by: 1 | -1): number | undefined {
     const { events, ops } = this.trace;
     for (let at = this.step + by; at >= 0 && at < events.length; at += by)
-      if (test.test(ops[events[at]![0]]!.op)) return this.go(at);
-    this.stop();
+      if (this.kind[2].test(ops[events[at]![0]]!.op)) return at;
+    return undefined;
+  }
+
+  private skip(by: 1 | -1): void {
+    const at = this.beside(by);
+    if (at === undefined) this.stop();
+    else this.go(at);
+  }
+
+  /** A button that steps; it stays where it is, and reachable, when there is nowhere to step to. */
+  private stepping(name: string, spoken: string, words: string, by: 1 | -1): HTMLElement {
+    const disabled = this.beside(by) === undefined ? "true" : undefined;
+    return h("button", { type: "button", name, "aria-label": spoken, "aria-disabled": disabled, click: () => this.skip(by) }, words);
   }
 
   private stop(): void {
@@ -132,10 +153,10 @@ export class Stepper {
     );
     renew(
       this.bar,
-      h("button", { type: "button", name: "back", "aria-label": "step back", click: () => this.skip(-1) }, "◀ Back"),
+      this.stepping("back", "step back", "◀ Back", -1),
       h("button", { type: "button", name: "play", click: () => this.play() }, this.timer === undefined ? "Play" : "Pause"),
-      h("button", { type: "button", name: "next", "aria-label": "next step", click: () => this.skip(1) }, "Next ▶"),
-      labelled("to", select(SKIPS.map(([value, words]) => [value, words]), state.get("skip", "any"),
+      this.stepping("next", "next step", "Next ▶", 1),
+      labelled("Stop at", select(this.skips.map(([value, words]) => [value, words]), this.kind[0],
         (value) => { state.set({ skip: value }); this.draw(); }, "skip")),
       h("label", { class: "wide" }, h("span", {}, `Step ${step + 1} of ${trace.events.length}`),
         slider(0, trace.events.length - 1, step, (value) => this.go(value), "step")),
@@ -189,7 +210,8 @@ export class Stepper {
       h("pre", { tabindex: 0, class: "ptx" }, what.ptx));
     const intro = h("p", { class: "idea" }, h("b", {}, nameOf(trace.rung)), `: ${trace.teaches}. `,
       h("span", { class: "faint-text" }, `${trace.problem}, ${trace.dtype}, config ${trace.config}; ${plural(trace.warps, "warp")} in the block.`));
-    const pipe = panel("Pipeline: light is under way, full is there, the thin line is being read", scrolled(pipeline(trace, step, (at) => this.go(at))));
+    const title = trace.regions.length ? "Pipeline: light is under way, full is there, the thin line is being read" : "Its stores over the steps";
+    const pipe = panel(`${title}; a click goes there`, scrolled(pipeline(trace, step, (at) => this.go(at))));
     return [intro, head, pipe, h("div", { class: "panels", tabindex: 0, role: "group", "aria-label": "Pictures of the step; arrow keys step" }, ...made)];
   }
 

@@ -67,6 +67,30 @@ def test_each_control_changes_the_picture(visit):
     assert re.match("global", page.locator(f"{STEPPER} .told").inner_text())
 
 
+def test_only_steps_that_a_kernel_has_can_be_stopped_at(visit):
+    page = visit("k=f01&skip=product")  # of another kernel: f01 has no such step
+    offered = page.locator(f"{STEPPER} select[name=skip] option").evaluate_all("all => all.map(o => o.value)")
+    assert offered == ["any", "global"]
+    assert page.locator(f"{STEPPER} select[name=skip]").input_value() == "any"
+    page.select_option(f"{STEPPER} select[name=rung]", "h08_mma")
+    assert page.locator(f"{STEPPER} select[name=skip]").input_value() == "product"
+
+
+def test_a_button_that_leads_nowhere_says_so_and_keeps_its_focus(visit):
+    page = visit("k=f01&step=1")
+    page.focus(f"{STEPPER} button[name=back]")
+    page.keyboard.press("Enter")
+    assert page.get_attribute(f"{STEPPER} button[name=back]", "aria-disabled") == "true"
+    assert page.get_attribute(f"{STEPPER} button[name=next]", "aria-disabled") is None
+    assert page.evaluate("document.activeElement.name") == "back"
+
+
+def test_a_word_that_two_wavefronts_serve_shows_both(visit):
+    page = visit("k=f12-tile_k8-stages2&step=192")
+    assert "2 wavefronts of shared memory" in page.locator(f"{STEPPER} .told").inner_text()
+    assert ", wavefronts 1 and 2: lane" in picture(page)
+
+
 def test_a_click_into_the_pipeline_goes_there(visit):
     page = visit("k=f12-tile_k8-stages3")
     pipeline = page.locator(f"{STEPPER} .timeline")
