@@ -163,6 +163,7 @@ def test_claims_prints_statements_and_their_verdicts(run):
     status, out, _ = run("claims", "--verdict", "not-here", "--json", "-")
     assert status == 0
     assert {verdict["verdict"] for verdict in json.loads(out)} == {"not measurable here"}
+    assert " hold, " in run("claims", "002")[1].splitlines()[-1]
 
 
 def test_a_new_kernel_is_checked_and_scored(run, tmp_path, monkeypatch):

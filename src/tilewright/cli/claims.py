@@ -47,6 +47,5 @@ def claims(
             origin = "" if each.ours is None else f" ({each.origin}{', stale' if each.stale else ''})"
             say(f"        theirs {theirs}, here {ours}{origin}")
             say(f"        {each.words}")
-        counts = ", ".join(f"{count} {word}" for word, count in table.counts().items())
-        say(f"\n{len(table.verdicts)} statements: {counts}.")
+        say(f"\n{len(table.verdicts)} statements: {table.summary}.")
         write([asdict(each) for each in table.verdicts])

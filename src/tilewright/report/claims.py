@@ -14,8 +14,7 @@ def markdown(folder: Path) -> str:
     Which records are stale is left to `tilewright claims`: a page with so many sources would change with every kernel.
     """
     table = claims(folder=folder)
-    counts = ", ".join(f"{count} {word}" for word, count in table.counts().items())
-    lines = [f"{len(table.verdicts)} statements: {counts}.", ""]
+    lines = [f"{len(table.verdicts)} statements: {table.summary}.", ""]
     for document, title in TITLES.items():
         lines += [
             f"### {document}: {title}",

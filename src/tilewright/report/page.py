@@ -163,8 +163,7 @@ def _figure(figure: Figure) -> str:
 def _claims(folder: Path) -> str:
     """The documents' statements, one table each."""
     table = claims(folder=folder)
-    counts = ", ".join(f"{count} {word}" for word, count in table.counts().items())
-    parts = [f"<p>{len(table.verdicts)} statements of five documents: {escape(counts)}.</p>"]
+    parts = [f"<p>{len(table.verdicts)} statements of five documents: {escape(table.summary)}.</p>"]
     for document, title in TITLES.items():
         rows = tuple(
             (v.id, v.said, figure(v.theirs, v.unit), figure(v.ours, v.unit), v.words)

@@ -85,6 +85,12 @@ class ClaimTable(Shown):
         """Return how many hold, differ, and cannot be measured here."""
         return {word: sum(v.verdict == word for v in self.verdicts) for word in (HOLDS, DIFFERS, NOT_HERE)}
 
+    @property
+    def summary(self) -> str:
+        """The counts in words: 102 hold, 68 differ, 7 are not measurable here."""
+        words = zip(("hold", "differ", "are not measurable here"), self.counts().values(), strict=True)
+        return ", ".join(f"{count} {word}" for word, count in words)
+
     def grids(self) -> tuple[Grid, ...]:
         """One table per document."""
         made = []
@@ -95,8 +101,7 @@ class ClaimTable(Shown):
             )  # fmt: skip
             title = f"{document}: {TITLES[document]}"
             made.append(Grid(title, ("id", "statement", "theirs", "here", "verdict"), rows))
-        counts = ", ".join(f"{count} {word}" for word, count in self.counts().items())
-        return (*made[:-1], Grid(made[-1].title, made[-1].names, made[-1].rows, f"{len(self.verdicts)}: {counts}."))
+        return (*made[:-1], Grid(made[-1].title, made[-1].names, made[-1].rows, f"{len(self.verdicts)}: {self.summary}."))
 
 
 def figure(value: float | None, unit: str) -> str:
