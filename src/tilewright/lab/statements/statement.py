@@ -101,7 +101,8 @@ class ClaimTable(Shown):
             )  # fmt: skip
             title = f"{document}: {TITLES[document]}"
             made.append(Grid(title, ("id", "statement", "theirs", "here", "verdict"), rows))
-        return (*made[:-1], Grid(made[-1].title, made[-1].names, made[-1].rows, f"{len(self.verdicts)}: {self.summary}."))
+        last = made[-1]
+        return (*made[:-1], Grid(last.title, last.names, last.rows, f"{len(self.verdicts)}: {self.summary}."))
 
 
 def figure(value: float | None, unit: str) -> str:
