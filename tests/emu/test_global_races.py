@@ -138,8 +138,7 @@ RIGHT = {
         f"{K}(int *n, int *a) {{ if (threadIdx.x & 1) a[atomicAdd(n, 1)] = threadIdx.x; }}", 4, 64,
         ["i32[1]=zeros", "i32[128]=zeros"]),
     "the last block sums, as threadFenceReduction does": (PLAIN.replace("FENCE", "__threadfence()"), 4, 64, [A512]),
-    "the same with volatile parts and no fence": (
-        MESSAGE.replace("FENCE;", ""), 4, 64, [A512]),
+    "the same with volatile parts": (MESSAGE.replace("FENCE", "__threadfence()"), 4, 64, [A512]),
     "a flag after a fence": (flag("__threadfence(); atomicExch(flag, 1);", SPIN), 4, 32, FLAGS),
     "a volatile flag after a fence": (flag("__threadfence(); *(volatile int *)flag = 1;", VOLATILE), 4, 32, FLAGS),
     "release and acquire": (flag(release("gpu"), ACQUIRE), 4, 32, FLAGS),

@@ -61,8 +61,10 @@ class GlobalRaces:
         self.within = UnitRaces(self, lanes=not heard) if judged and self.width > 1 else None
         self.fixed = FixedLoads(self) if judged and FixedLoads.needed(roles) else None
         self.telling = Telling(machine, units, self.width) if listens and self.between else None
+        self.trusted = self.telling is not None and any(role.trusted for role in roles)
         self.updates = np.array([role is not None and (role.updates or role.looks) for role in self.roles])
         """Strong stores that race with each other."""
+        self.stores = np.array([role is not None and role.head == "st" for role in self.roles])
         self.updated = bool(self.updates.any())
         self.granule = min((role.nbytes for role in roles), default=4)
         self.batch = -1
@@ -116,6 +118,8 @@ class GlobalRaces:
             self._note_between(role, index, pattern, start, track, claimed)
         if self.within is not None and not isinstance(pattern, Rows):
             self.within.note(role, index, pattern, start, track, claimed)
+        if role.relaxed and self.telling is not None:
+            self.telling.has_just_heard(self._every if pattern.lanes is None else pattern.lanes)
 
     def _note_between(
         self, role: Role, index: int, pattern: GlobalPattern | Rows, start: int, track: Track, claimed: bool
@@ -245,7 +249,7 @@ class GlobalRaces:
         if not isinstance(pattern, Rows):
             track.patterns.add(id(pattern))
         alone = True
-        if WRITE in track.kinds or {READ, STRONG} <= track.kinds or self.updated:
+        if WRITE in track.kinds or {READ, STRONG} <= track.kinds or self.updated or self.trusted:
             new = track.noted[-1:]
             if track.owner is None:
                 track.owner, new = np.zeros(track.granules(self.granule), np.int32), track.noted
@@ -332,6 +336,8 @@ class GlobalRaces:
                 cell, stores = (word - track.buffer.start) // self.granule, track.tables[WRITE]
                 if stores.lane[0][cell]:
                     telling.told(word, (int(stores.lane[0][cell]) - 1) // telling.grain, int(stores.clock[0][cell]))
+        if role.trusted and track.active:
+            self._trusts(track, index, cells, lanes)
         if role.listens:
             telling.act(role, lanes, words, tells=False)
         self._look(role, index, pattern, start, track)
@@ -357,11 +363,23 @@ class GlobalRaces:
         for kind in role.kinds:
             against = (*AGAINST[kind], STRONG) if self.updates[index] else AGAINST[kind]
             clashes = [clash for other in against for clash in self._against(track, other, index, cells, lanes, low)]
+            if telling is not None and kind in (WRITE, STRONG):
+                self._outdate(track, cells, low)
             track.tables[kind].put(cells, ids, low, self.width, index, clock)
             if (kind == WRITE or self.updates[index]) and not pattern.unique:
                 clashes += self._at_once(track, kind, index, cells, lanes, low)
             for clash in clashes:
                 self.met(role, kind, clash)
+
+    def _outdate(self, track: Track, cells: np.ndarray, low: np.ndarray) -> None:
+        """Granules are written: other units that have read them may keep the old bytes in a cache."""
+        reads = track.tables[READ]
+        if not reads.used:
+            return
+        if not track.cached.size:
+            track.cached = np.zeros((2, reads.lane.shape[1]), np.int32)
+        own = within(reads.lane[0][cells], low, self.width).astype(np.int64)
+        track.cached[0][cells], track.cached[1][cells] = reads.lane[own, cells], reads.clock[own, cells]
 
     def met(self, role: Role, kind: int, clash: Clash) -> None:
         """Report a clash; of two stores once their values are known, but for updates: to store one value loses one.
@@ -414,8 +432,10 @@ class GlobalRaces:
                 rows, columns = np.nonzero(other)
                 theirs, clocks = (last[other] - 1) // self.telling.grain, table.clock[slot][cells[other]]
                 known, told[rows, columns], apart[rows, columns] = self.telling.knows(lanes[rows], theirs, clocks)
+                if kind == WRITE and role is not None and role.kinds == (READ,):
+                    self._unacquired(track, index, cells, lanes, low, slot, rows, columns, known)
                 # What was read has been used before the flag was set, with a fence or without.
-                before = told[rows, columns] if kind == READ or update else known
+                before = told[rows, columns] if kind in (READ, POLL) or update else known
                 other[rows[before], columns[before]] = False
                 if not other.any():
                     continue
@@ -428,6 +448,58 @@ class GlobalRaces:
             clash.apart = bool(apart[row, k])
             return [clash]
         return []
+
+    def _trusts(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray) -> None:
+        """Report strong loads of strong stores that a flag has told of and no fence came before."""
+        telling, table = self.telling, track.tables[STRONG]
+        assert telling is not None
+        last, clock, by = (part[0][cells[:, 0]] for part in (table.lane, table.clock, table.by))
+        units, theirs = lanes // self.width, (last - 1) // telling.grain
+        bad = (last != 0) & (theirs // telling.parts != units + telling.first)
+        bad[bad] = (telling.compared[units[bad], theirs[bad]] >= clock[bad]) & (
+            telling.known[units[bad], theirs[bad]] < clock[bad]
+        )
+        bad &= self.stores[by]
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            place, other = track.buffer.start + int(cells[row, 0]) * self.granule, int(last[row]) - 1
+            writer = self.machine.program.instructions[int(by[row])]
+            clash = Clash(index, lanes[bad], place, other, writer, STRONG, True, bad)
+            clash.name = "fence_missing"
+            self.reports.report(POLL, clash, same=False)
+
+    def _unacquired(
+        self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray, slot: int,
+        rows: np.ndarray, columns: np.ndarray, known: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Report plain reads of what a flag has told of, where the reader ran no fence after it: an error where its
+        block has read the bytes before they were written, and its first-level cache may still hold them. Else a
+        barrier does, which keeps the reads after it."""
+        telling, table = self.telling, track.tables[WRITE]
+        assert telling is not None
+        some = cells[rows, columns]
+        units = lanes[rows] // self.width
+        late = telling.taken[units, (table.lane[slot][some] - 1) // telling.grain] < table.clock[slot][some]
+        late &= known
+        if not late.any():
+            return
+        held = np.zeros_like(late)
+        if track.cached.size:
+            reader, clock = track.cached[:, some]
+            held = late & within(reader, low[rows, 0], self.width)
+            column = (reader[held] - 1 - self.first_lane) // telling.grain
+            held[held] = clock[held] > telling.fence_clock[column]
+        which = held if held.any() else late & telling.just_heard(lanes[rows])
+        if not which.any():
+            return
+        at = int(some[which][0])
+        by = self.machine.program.instructions[int(table.by[slot][at])]
+        bad = np.zeros(len(lanes), bool)
+        bad[rows[which]] = True
+        place, other = track.buffer.start + at * self.granule, int(table.lane[slot][at]) - 1
+        clash = Clash(index, lanes[bad], place, other, by, WRITE, True, bad)
+        clash.name = "stale_read" if held.any() else "acquire_missing"
+        self.reports.report(READ, clash, same=False)
 
     def _at_once(
         self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray

@@ -38,7 +38,7 @@ class RaceReports:
         assert other_role is not None
         if same and kind == clash.other_kind == STRONG:
             return
-        name = self._kind(role, instruction, kind, clash, other_role, same)
+        name = clash.name or self._kind(role, instruction, kind, clash, other_role, same)
         cta, thread = divmod(clash.other_lane, machine.warps_per_cta * 32)
         block = machine.block_at(cta)
         where = machine.memory.describe(clash.address)
@@ -53,6 +53,8 @@ class RaceReports:
         narrow = [text for text, one in ((instruction.opcode, role), (clash.other.opcode, other_role)) if one.narrow]
         if narrow and not clash.inside:
             details["scope"] = f"{narrow[0]} is seen by its own block; other blocks need .gpu"
+        elif clash.name in ("stale_read", "acquire_missing"):
+            details["missing"] = "a __threadfence() (or an acquire) between the flag that told of it and this read"
         elif clash.told:
             fence = "__threadfence_block()" if clash.inside else "__threadfence()"
             details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
@@ -62,10 +64,13 @@ class RaceReports:
             what = f"{'looks at' if role.looks else 'reads, changes'} and stores, without an atomic,"
         else:
             what = f"{role.verb(kind)} of {role.nbytes} bytes at"
+        ordered = "nothing orders the two"
+        if clash.name in ("stale_read", "acquire_missing"):
+            ordered = "a flag that told of it, but no fence after that"
         machine.report(
             name,
             f"{what} {clash.address:#x}, {where}; {other_role.verb(clash.other_kind)} by {whose}"
-            f"{' (the same instruction)' if clash.other is instruction else ''}, and nothing orders the two"
+            f"{' (the same instruction)' if clash.other is instruction else ''}, and {ordered}"
             + (", which store one value" if same else ""),
             instruction, clash.lanes, clash.address, details, clash.other,
         )  # fmt: skip

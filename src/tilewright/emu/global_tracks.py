@@ -69,6 +69,8 @@ class Track:
         self.owner: np.ndarray | None = None
         """Of each granule a lane of the only unit that has touched it, plus 1; until two units meet at one."""
         self.tables: list[Table] = []
+        self.cached = np.zeros((2, 0), np.int32)
+        """Of each granule who read it before another unit wrote it: lane plus 1, and clock."""
         self.owners = np.zeros(2, np.int64)
         """Where `owner` and the inner one lie, as native/access.c has it; 0: they are not kept."""
         self.inner = Inner()
@@ -97,5 +99,7 @@ class Clash:
     at_once: bool = False
     inside: bool = False
     """Both are of one unit."""
+    name: str = ""
+    """What it is, where that does not follow from the kinds of access."""
     apart: bool = False
     """Another warp of the unit has been told."""

@@ -19,6 +19,7 @@ _SIZE = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "16x2": 4}
 _ELSEWHERE = {"shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "param::func", "const"}
 _WEAK_BUT_COHERENT = {"cg", "cv", "wt"}
 """They pass the first-level cache by: old code tells other blocks something with them, and it works."""
+_COMPARING = ("setp", "set.", "slct", "min", "max", "call", "vote", "match", "st.local")
 BACK = 200
 """Instructions looked through for where a value is from."""
 
@@ -39,6 +40,12 @@ class Role:
     """It stores what was read at the same place, changed, and is no atomic."""
     looks: bool = False
     """It stores where, and only if, a load has found something."""
+    acquires: bool = False
+    """It is a fence for what comes after."""
+    relaxed: bool = False
+    """It listens as those do who know of orders and locks: what they read next needs a fence or an acquire before."""
+    trusted: bool = False
+    """A strong load whose value no comparison sees: it is what the reader says that it is because a flag told so."""
     fixed: bool = False
     """It reads what nothing may write during the kernel."""
 
@@ -89,6 +96,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
     narrow = scope in ("cta", "cluster")
     strong = bool({"volatile", "mmio", "relaxed", "acquire", "release", "acq_rel"} & set(parts))
     releases = bool({"release", "acq_rel"} & set(parts)) and not narrow
+    acquires = bool({"acquire", "acq_rel"} & set(parts)) and not narrow
     if head in ("atom", "red"):
         if narrow:
             return Role((READ, WRITE), nbytes, head, narrow=True)
@@ -96,14 +104,21 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         used = any(register in program.readers for operand in to for register in _registers(operand))
         updates = head == "atom" and own_load(program, instruction) is not None
         looks = "exch" in parts and not used and not updates and looks_first(program, instruction)
-        return Role((STRONG,), nbytes, head, listens=used, releases=releases, updates=updates, looks=looks)
+        return Role(
+            (STRONG,), nbytes, head, listens=used, releases=releases, updates=updates, looks=looks, acquires=acquires,
+            relaxed=used and not acquires and bool({"cas", "exch"} & set(parts)),
+        )  # fmt: skip
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
         strong, narrow = True, False
     if strong and not narrow:
         updates = not loads and own_load(program, instruction) is not None
         looks = not loads and not updates and looks_first(program, instruction)
-        return Role((POLL if loads else STRONG,), nbytes, head, False, loads, releases, updates, looks)
+        return Role(
+            (POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases, updates=updates, looks=looks,
+            acquires=acquires, relaxed=loads and "relaxed" in parts,
+            trusted=loads and not acquires and not _compared(program, instruction),
+        )  # fmt: skip
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)
 
 
@@ -176,6 +191,20 @@ def looks_first(program: Code, store: Instruction) -> bool:
             held |= set(writes)
         else:
             held -= set(writes)
+    return False
+
+
+def _compared(program: Code, load: Instruction) -> bool:
+    """Return whether what a load has read is compared with something, or may be: wherever it goes, in loops too."""
+    held, before = set(_registers(load.operands[0])), 0
+    while len(held) > before:
+        before = len(held)
+        for instruction, (reads, writes, _) in zip(program.instructions, program.effects, strict=True):
+            if held.isdisjoint(reads):
+                continue
+            if instruction.opcode.startswith(_COMPARING):
+                return True
+            held.update(writes)
     return False
 
 

@@ -25,6 +25,10 @@ KINDS = {
     "lost_update": "Use an atomic (atomicAdd, or cuda::atomic_ref): of two equal reads one update is lost.",
     "fence_missing": "Put __threadfence() between the write and the flag or atomic that tells of it; a scope of .cta "
     "(__threadfence_block, cuda::thread_scope_block) does not reach other blocks.",
+    "stale_read": "Put __threadfence() (or an acquire) between the flag that told of the write and this read, or "
+    "read by a volatile or relaxed load: the first-level cache may hold what the block has read there before.",
+    "acquire_missing": "Works on GPUs of today where the block has not read these bytes before, but the compiler may "
+    "move this read before the flag's: put __threadfence() (or an acquire) between the two.",
     "flag_race": "Works on GPUs of today, but the compiler may keep the value in a register: use volatile, atomics or "
     "cuda::atomic_ref on both sides.",
     "fixed_read": "Read it by an ordinary load: without __ldg(), and without `const` and __restrict__ on a pointer to "
@@ -70,13 +74,31 @@ KINDS = {
 """Every kind of hazard, with what to try."""
 
 WARNINGS = frozenset(
-    {"mbarrier_fence_missing", "copy_fence_missing", "bulk_exit", "flag_race", "warp_synchronous", "leak"}
+    {
+        "mbarrier_fence_missing",
+        "copy_fence_missing",
+        "bulk_exit",
+        "flag_race",
+        "warp_synchronous",
+        "leak",
+        "acquire_missing",
+    }
 )
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 
 RACES = frozenset(
-    {"shared_race", "lane_race", "warp_synchronous", "global_race", "lost_update", "fence_missing", "flag_race"}
+    {
+        "shared_race",
+        "lane_race",
+        "warp_synchronous",
+        "global_race",
+        "lost_update",
+        "fence_missing",
+        "flag_race",
+        "stale_read",
+        "acquire_missing",
+    }
 )
 _LIBRARY = re.compile(r"/(?:nvidia/[^/]+|cuda[^/]*(?:/targets/[^/]+)?)/include/")
 """Paths of CUDA's own headers."""

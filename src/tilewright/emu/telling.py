@@ -2,9 +2,9 @@
 them.
 
 Vector clocks of units (blocks or clusters). A strong write or atomic hands on what its unit knew at its last
-__threadfence() (or, if it is a release, knows now); a strong read or atomic of the place takes that over. Of the
-reader no fence is asked: an order that only its absence breaks is not seen. Beside what is known stands what would be,
-had every strong write been a release: a race that this alone orders lacks a fence.
+__threadfence() (or, if it is a release, knows now); a strong read or atomic of the place takes that over. What the
+reader's own fences cover of it is kept apart. Beside what is known stands what would be, had every strong write been a
+release: a race that this alone orders lacks a fence.
 
 What a warp tells of its own unit is what it comes after, by the clocks of shared memory (clocks.py): where no barrier
 lies between, it says nothing of the other warps. What a warp hears the others know after a barrier. In large grids,
@@ -73,6 +73,14 @@ class Telling:
         """The same, if no fence were missing."""
         self.fenced = np.zeros_like(self.known)
         """What each knew at its last fence, itself included."""
+        self.taken = np.zeros_like(self.known)
+        """What each knew at its last fence or acquire: older lines of its first-level cache are gone."""
+        self.fence_clock = np.zeros(count * self.parts, np.int32)
+        """The clock of each column of the batch at its unit's last fence or acquire."""
+        self.listened = np.full(machine.lanes // 32, -1, np.int32)
+        """The clock of each warp of the batch when it listened last, where warps are told apart."""
+        self.compared = np.zeros_like(self.known)
+        """What would be known by flags whose value was compared with something, if no fence were missing."""
         self.clock = np.ones(count, np.int32)
         """Of each unit, where it is one column."""
         self.flag_known = np.zeros((FLAGS, self.columns), np.int32)
@@ -105,12 +113,12 @@ class Telling:
     def start(self, first: int) -> None:
         """A new batch, whose units know nothing of others."""
         self.first = first
-        for table in (self.known, self.heard, self.fenced):
+        for table in (self.known, self.heard, self.fenced, self.taken, self.fence_clock, self.compared):
             table[:] = 0
         self.clock = np.ones_like(self.clock)
         self.news.clear()
         self.before.clear()
-        self.read[:] = -1
+        self.read[:] = self.listened[:] = -1
         self.age += 1
 
     @property
@@ -146,6 +154,7 @@ class Telling:
         grains = np.unique(lanes // self.grain)
         units = np.unique(grains // self.parts)
         every = (units + self.first)[:, None] * self.parts + np.arange(self.parts)
+        self._take(units)
         before = self.fenced[units[:, None], every]
         self.fenced[units] = self.known[units]
         self.fenced[units[:, None], every] = before if self.parts > 1 else self.clock[units][:, None]
@@ -153,6 +162,12 @@ class Telling:
             covered = self.fenced[grain // self.parts, self._columns(grain // self.parts)]
             np.maximum(covered, self._own(grain), out=covered)
         self._tick(units)
+
+    def _take(self, units: np.ndarray) -> None:
+        """Units make sure that what they read from now on is as new as what they know."""
+        self.taken[units] = self.known[units]
+        columns = (units[:, None] * self.parts + np.arange(self.parts)).reshape(-1)
+        self.fence_clock[columns] = self.clocks[columns]
 
     def unknown(self, words: np.ndarray) -> list[int]:
         """The places among these by which nobody has told anything yet."""
@@ -192,6 +207,10 @@ class Telling:
         flags = np.array([self.flag(word) for word in words[places].tolist()], np.int64)[which]
         if self._act(role, grains.astype(np.int64), flags, tells):
             self.age += not tells
+        if role.listens and not role.trusted:
+            np.maximum.at(self.compared, grains // self.parts, self.flag_heard[flags])
+        if role.acquires:
+            self._take(np.unique(grains // self.parts))
         if tells:
             self._tick(np.unique(grains // self.parts))
 
@@ -280,6 +299,18 @@ class Telling:
                     apart[mine] = heard[mine] & ~now[1]
                     known[mine], heard[mine] = now
         return known, heard, apart
+
+    def has_just_heard(self, lanes: np.ndarray) -> None:
+        """Lanes have listened, and told what they had to tell with it."""
+        if self.grain == 32 and self.machine.shadow.messages is not None:
+            warps = lanes // 32
+            self.listened[warps] = self.machine.shadow.stamps()[warps]
+
+    def just_heard(self, lanes: np.ndarray) -> np.ndarray:
+        """Return which lanes' warps have listened with no barrier, fence or message of theirs since."""
+        if self.grain != 32 or self.machine.shadow.messages is None:
+            return np.zeros(len(lanes), bool)
+        return np.asarray(self.listened[lanes // 32] == self.machine.shadow.stamps()[lanes // 32])
 
     def has_listened(self, word: int, unit: int) -> bool:
         """Return whether a unit of the batch has read a place by an atomic or a strong load."""
