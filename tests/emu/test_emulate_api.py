@@ -15,7 +15,9 @@ import tilewright as tw
 from tilewright import emu
 from tilewright.emu.api import decoded
 from tilewright.emu.arguments import parse_argument
+from tilewright.emu.engine import Engine
 from tilewright.emu.hazards import KINDS
+from tilewright.emu.machine import Machine
 from tilewright.errors import CompileError, ConfigRejected, InvalidOperand, PtxError
 from tilewright.jit import Launch, compile_source, current_executor
 
@@ -255,6 +257,16 @@ def test_reading_a_kernel_leaves_the_garbage_collector_as_it_was(on, text):
         assert gc.isenabled() == on
     finally:
         gc.enable()
+
+
+def test_a_launch_leaves_no_machine_to_the_garbage_collector():
+    def machines():
+        return [one for one in gc.get_objects() if isinstance(one, Machine | Engine)]
+
+    before = {id(one): one for one in machines()}
+    source = 'extern "C" __global__ void k(int *x) { x[threadIdx.x] += 1; }'
+    assert tw.emulate(source, "k", 1, 32, [np.zeros(32, np.int32)]).arrays[0].sum() == 32
+    assert not any(vars(one) for one in machines() if id(one) not in before)
 
 
 def test_the_emulator_is_an_executor():

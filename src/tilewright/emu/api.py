@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -18,6 +16,7 @@ from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from ..words import Told
 from .clusters import check_cluster
 from .compiled import emulated
+from .garbage import uncollected
 from .hazards import Hazard, Reporter, Sources
 from .jobs import run_parts, why_alone
 from .link import function_address
@@ -64,22 +63,10 @@ def _parsed(ptx: str) -> Module:
     return parse(ptx)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector from looking, again and again, at thousands of new objects that all stay."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 @lru_cache(maxsize=64)
 def decoded(ptx: str, entry: str, fine: bool = False, red_zones: bool = False) -> Code:
     try:
-        with _no_collection():
+        with uncollected():
             return decode(_parsed(ptx), entry, fine, red_zones)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, TilewrightError):
@@ -262,6 +249,7 @@ def run(
                     machine.run(first)
                     told(1)
                 machine.finish()
+            machine.take_apart()
     finally:
         for address in (*symbols.values(), *([workspace] if workspace else [])):
             memory.release(address)

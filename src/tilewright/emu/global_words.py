@@ -164,7 +164,7 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
     wanted = set(_registers(stored[1]))
     for index in range(store.index - 1, max(store.index - BACK, -1), -1):
         instruction = program.instructions[index]
-        reads, writes, _ = program.effects[index]
+        reads, writes, _ = program.effects(index)
         if not wanted & set(writes):
             continue
         if _loads(instruction):
@@ -185,7 +185,7 @@ def looks_first(program: Code, store: Instruction) -> bool:
         instruction = program.instructions[index]
         if instruction.guard in held:
             return True
-        reads, writes, _ = program.effects[index]
+        reads, writes, _ = program.effects(index)
         looks = instruction.opcode.startswith("ld.") and instruction.operands[1] == place
         if looks or (held & set(reads) and not instruction.opcode.startswith(("ld.", "atom."))):
             held |= set(writes)
@@ -227,7 +227,7 @@ def kept(program: Code, load: Instruction) -> bool:
         parts = instruction.opcode.split(".")
         if parts[0] == "st" and held & set(_registers(instruction.operands[1])) and not _ELSEWHERE & set(parts):
             return True
-        reads, writes, _ = program.effects[index]
+        reads, writes, _ = program.effects(index)
         if held & set(reads) and parts[0] not in ("setp", "ld", "atom"):
             held |= set(writes)
         else:
@@ -253,7 +253,7 @@ def constant_stored(program: Code, store: Instruction) -> bool:
         if not isinstance(value, Register):
             break
         instruction = program.instructions[index]
-        if value in program.effects[index].writes:
+        if value in program.effects(index).writes:
             if not instruction.opcode.startswith("mov.") or len(instruction.operands) != 2:
                 return False
             value = instruction.operands[1]

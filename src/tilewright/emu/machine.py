@@ -21,6 +21,7 @@ from .clusters import Clusters
 from .compiled import address, library
 from .copies import AsyncCopies
 from .engine import BlockPart, Engine
+from .garbage import uncollected
 from .global_port import GlobalPort
 from .global_races import GlobalRaces
 from .hazards import Reporter
@@ -168,6 +169,10 @@ class Machine(MachineOperands):
 
     def bind(self, index: int) -> list[Step]:
         """Bind a block that has not been: its steps. Raises PtxError for what an instruction cannot be given."""
+        with uncollected():
+            return self._bind(index)
+
+    def _bind(self, index: int) -> list[Step]:
         block = self.program.blocks[index]
         entries: list[BlockPart] = []
         self.binding, bound = index, block.start
@@ -350,6 +355,13 @@ class Machine(MachineOperands):
                     "leak", f"{buffer.bytes} bytes of malloc are never freed, and no buffer holds their address",
                     instruction, cta=cta, warp=warp, lanes=(lane,), address=at,
                 )  # fmt: skip
+
+    def take_apart(self) -> None:
+        """Let go of everything: steps and what they are bound to refer to one another, thousands of objects and all
+        the memory of the blocks, which else the garbage collector has to find."""
+        if self.engine:
+            vars(self.engine).clear()
+        vars(self).clear()
 
     # What handlers use.
 

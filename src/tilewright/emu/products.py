@@ -156,7 +156,7 @@ class AsyncProducts:
             assert isinstance(to, Register)
             return self._copying(instruction, number[to], number.get(source))  # type: ignore[arg-type]
         numbers = np.array([number[register] for register in suspects])
-        written = self.machine.program.effects[instruction.index].writes
+        written = self.machine.program.effects(instruction.index).writes
         writes = np.array([register in written for register in suspects])
 
         def step() -> None:

@@ -40,7 +40,8 @@ class Code:
     module: Module
     entry: Function
     handlers: list[registry.Handler]
-    effects: list[Effects]
+    readers: dict[Register, tuple[int, ...]]
+    """The instructions that read a register, for those that any reads."""
     blocks: list[Block]
     block_at: dict[int, int]
     """Instruction index -> index of the block that it starts."""
@@ -68,6 +69,8 @@ class Code:
     """Bytes of shared memory that every access takes whole: hazards are tracked in units of so many."""
     products: InFlight | None = None
     """Where registers of wgmma may be in flight; None for a program without."""
+    _effects: dict[int, Effects] = field(default_factory=dict)
+    """Those that were asked for: to keep all is more to look at for the garbage collector."""
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -86,14 +89,11 @@ class Code:
         """Return where a thread begins."""
         return self.block_at[self.routines[-1].start]
 
-    @cached_property
-    def readers(self) -> dict[Register, list[int]]:
-        """The instructions that read a register, for those that any reads."""
-        found: dict[Register, list[int]] = {}
-        for index, (reads, _, _) in enumerate(self.effects):
-            for register in dict.fromkeys(reads):
-                found.setdefault(register, []).append(index)
-        return found
+    def effects(self, index: int) -> Effects:
+        """Return what an instruction does to registers."""
+        if index not in self._effects:
+            self._effects[index] = effects(self.instructions[index], self.handlers[index])
+        return self._effects[index]
 
     @cached_property
     def counted(self) -> list[tuple[str, registry.Flops | None, bool]]:
@@ -174,6 +174,14 @@ def successors_of(entry: Function, blocks: list[Block], block_at: dict[int, int]
     return out
 
 
+def _readers(every: list[Effects]) -> dict[Register, tuple[int, ...]]:
+    found: dict[Register, list[int]] = {}
+    for index, (reads, _, _) in enumerate(every):
+        for register in dict.fromkeys(reads):
+            found.setdefault(register, []).append(index)
+    return {register: tuple(indices) for register, indices in found.items()}
+
+
 RED_ZONE = 256
 """Bytes between two shared variables, where that is asked for."""
 
@@ -234,7 +242,7 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         module=module,
         entry=entry,
         handlers=handlers,
-        effects=every,
+        readers=_readers(every),
         blocks=blocks,
         block_at=block_at,
         rows=rows,

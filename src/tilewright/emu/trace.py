@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..words import Told
+from .garbage import uncollected
 
 if TYPE_CHECKING:
     from .hazards import Sources
@@ -163,6 +164,10 @@ class Trace:
 
     def counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         """Sum up. `sources` names the files."""
+        with uncollected():
+            return self._counters(program, threads, sources)
+
+    def _counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         out = Counters(threads=threads)
         guarded, counted = self.guarded.tolist(), program.counted
         for block in program.blocks:

@@ -58,14 +58,14 @@ def _used(program: Code, item: Operand, after: int, end: int, size: int, offset:
 def _dropped(program: Code, index: int) -> bool:
     """Return whether a `selp` may choose something else than the result of an instruction, or than what is made of
     it."""
-    held, seen = list(program.effects[index].writes), set[int]()
+    held, seen = list(program.effects(index).writes), set[int]()
     while held:
         for reader in program.readers.get(held.pop(), ()):
             if program.instructions[reader].opcode.startswith("selp."):
                 return True
             if reader not in seen:
                 seen.add(reader)
-                held += program.effects[reader].writes
+                held += program.effects(reader).writes
     return False
 
 
@@ -87,7 +87,7 @@ def matters(program: Code, operand: Operand) -> bool:
     while held:
         register = held.pop()
         for reader in program.readers.get(register, ()):
-            writes = program.effects[reader].writes
+            writes = program.effects(reader).writes
             if program.instructions[reader].guard == register or not writes:
                 return True
             if reader not in seen:
