@@ -196,15 +196,14 @@ def looks_first(program: Code, store: Instruction) -> bool:
 
 def _compared(program: Code, load: Instruction) -> bool:
     """Return whether what a load has read is compared with something, or may be: wherever it goes, in loops too."""
-    held, before = set(_registers(load.operands[0])), 0
-    while len(held) > before:
-        before = len(held)
-        for instruction, (reads, writes, _) in zip(program.instructions, program.effects, strict=True):
-            if held.isdisjoint(reads):
-                continue
-            if instruction.opcode.startswith(_COMPARING):
+    held, seen = _registers(load.operands[0]), set[int]()
+    while held:
+        for index in program.readers.get(held.pop(), ()):
+            if program.instructions[index].opcode.startswith(_COMPARING):
                 return True
-            held.update(writes)
+            if index not in seen:
+                seen.add(index)
+                held += program.effects(index).writes
     return False
 
 
