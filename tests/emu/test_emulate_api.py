@@ -124,7 +124,8 @@ def test_scalars(text, value, nbytes):
     ("text", "message"),
     [
         ("f33[4]=zeros", "'f33' is not a type"),
-        ("f32[4]=wibble", "'wibble' fills nothing"),
+        ("f32[4]=wibble", "'wibble' is not a fill. Fills: random"),
+        ("f32[4]=rand", "Did you mean 'random'"),
         ("f32[a]=zeros", "is not a shape"),
         ("f32[²]=zeros", "is not a shape"),
         ("f32[99999999999,99999999999]=arange", "a buffer has"),

@@ -319,6 +319,7 @@ def test_barrier_not_reached_by_all_warps():
     body = "(float *a) { a[threadIdx.x] = 1;\n if (threadIdx.x < 32) __syncthreads(); // here\n a[threadIdx.x] = 2; }"
     hazard = hazard_of(source(body), 1, 96, ["f32[96]=zeros"])
     assert (hazard.kind, hazard.line) == ("barrier_divergence", line_of(source(body), "// here"))
+    assert ";;" not in str(hazard)
     waits = hazard.details["where_each_waits"]
     assert "wait at kernel.cu:2: bar.sync 0;" in waits[0]
     assert ["exited" in line for line in waits] == [False, True, True]

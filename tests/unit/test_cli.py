@@ -205,7 +205,7 @@ def test_explain_takes_a_shape_as_tune_does(run):
 def test_explain_tells_attention_too(run, tmp_path):
     status, out, _ = run("explain", "--attention", "4x32/8x4096x128", "--causal", "--json", tmp_path / "e.json")
     assert status == 0
-    assert "4 x 32 heads on 8 of keys, 4096 queries" in out
+    assert "problem  batch 4, 32 heads that share 8 of keys and values, 4096 queries" in out
     assert "causal" in out
     assert "runs     a24_old_maximum" in out
     told = json.loads((tmp_path / "e.json").read_text())

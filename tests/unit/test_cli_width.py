@@ -29,6 +29,14 @@ EMULATE = ("emulate", "axpy.cu", "--entry", "axpy", "--grid", "2000", "--block",
            "--arg", "f32[512000]=nan", "--arg", "f32=2", "--arg", "i32=512000")  # fmt: skip
 
 
+def test_rows_that_look_the_same_by_their_first_column_get_the_next_one_in_each_table():
+    rows = [("64 x 64", layout, "c" * 30, "1") for layout in ("NN", "NT")]
+    _, second = tables(("m x n", "layout", "config", "ms"), rows, 40)
+    assert [column.header for column in second.columns] == ["m x n", "layout", "ms"]
+    wide = tables(("m x n", "config", "ms"), [(size, config, ms) for size, _, config, ms in rows], 40)
+    assert [column.header for column in wide[-1].columns] == ["m x n", "ms"], "a wide column is not repeated"
+
+
 def on_a_terminal(folder: Path, columns: int, *arguments: str) -> list[str]:
     """The lines that a command prints on a terminal so wide."""
     ours, theirs = pty.openpty()

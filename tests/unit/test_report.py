@@ -10,6 +10,7 @@ import pytest
 from tilewright.errors import TilewrightError
 from tilewright.lab.record import find_records, write_json
 from tilewright.report import by_size, regions, tables
+from tilewright.report.tables import EXECUTED_TENSOR
 
 
 def measured(rung: str = "f05_tile2d", **more) -> dict:
@@ -194,3 +195,9 @@ def test_shares_by_size_mark_what_may_no_longer_hold_and_leave_out_who_is_not_th
         "| cuBLAS, TFLOP/s | 137 | 66.3 |", "| f05_tile2d | 103.6% | 103.6% |", "| f06_vectorized | 50.0%† | - |",
         "| triton | - | - |",
     ]  # fmt: skip
+
+
+def test_a_few_instructions_of_many_threads_are_not_none():
+    shown = dict(EXECUTED_TENSOR)["tensor"]
+    counts = [shown({"result": {"instructions_per_thread": {"tensor": each}}}) for each in (0, 0.041, 3.6, 512)]
+    assert counts == ["0", "0.041", "4", "512"]

@@ -9,7 +9,7 @@ from ..errors import check_keywords
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
-from ..plan.explained import Explained, Row, chosen_rows, compiled_words, plain, refused_rows
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, counted, plain, refused_rows
 from ..plan.plan import Plan
 from .attention import attention, attention_varlen
 from .call import AttentionCall, read_attention, read_attention_varlen
@@ -42,7 +42,7 @@ class AttentionExplanation(Explained):
         if self.problem is None or self.plan is None or self.roofline is None:
             rows.append(("runs", "nothing: the result is empty"))
         else:
-            rows = [("computes", describe(self.problem)), *rows]
+            rows = [("problem", describe(self.problem)), *rows]
             rows += [
                 *chosen_rows(self.plan),
             ]
@@ -71,9 +71,10 @@ class AttentionExplanation(Explained):
 
 def describe(problem: AttentionProblem) -> str:
     """One line: sizes, dtype, and what the scores go through."""
-    heads = f"{problem.heads_q} heads" + (f" on {problem.heads_kv} of keys" if problem.group > 1 else "")
+    heads = counted(problem.heads_q, "head")
+    heads += f" that share {problem.heads_kv} of keys and values" if problem.group > 1 else ""
     parts = [
-        f"{problem.batch} x {heads}, {problem.seq_q} queries, {problem.seq_k} keys, d_head {problem.d_head}"
+        f"batch {problem.batch}, {heads}, {problem.seq_q} queries, {problem.seq_k} keys, d_head {problem.d_head}"
         + (f", values of {problem.d_v} columns" if problem.d_v else "")
         + f", {problem.dtype}"
     ]

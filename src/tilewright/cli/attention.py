@@ -68,9 +68,11 @@ def attention(
 
 
 def _title(problem: AttentionProblem) -> str:
+    from ..plan.explained import counted
+
     return (
         f"attention {problem.dtype}{' causal' if problem.is_causal else ''}, batch {problem.batch}, "
-        f"{problem.heads_q} heads, {problem.seq_q} x {problem.seq_k}, d_head {problem.d_head}"
+        f"{counted(problem.heads_q, 'head')}, {problem.seq_q} x {problem.seq_k}, d_head {problem.d_head}"
     )
 
 

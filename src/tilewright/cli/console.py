@@ -30,7 +30,8 @@ def console(stderr: bool = False) -> Console:
 def show(title: str, tables: Sequence[Any], legend: str = "") -> None:
     """Print tables that belong together, and what their columns mean."""
     out = console()
-    out.print(title, style="bold", markup=False)
+    longest = max(map(len, title.split()), default=0)  # a path is not broken
+    out.print(title, style="bold", markup=False, soft_wrap=longest > out.width // 2)
     for number, table in enumerate(tables):
         if number:
             out.print()

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..arrays import float8
 from ..arrays.dtypes import FP8
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, did_you_mean
 from . import safetensors
 from .isa.convert import f32_to_bf16
 
@@ -91,7 +91,10 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
     elif what == "arange":
         values = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     else:
-        raise InvalidOperand(f"argument {text!r}: {what!r} fills nothing. Try one of {', '.join(FILLS)}, or FILE.npy.")
+        raise InvalidOperand(
+            f"argument {text!r}: {what!r} is not a fill.{did_you_mean(what, FILLS)} "
+            f"Fills: {', '.join(FILLS)}, or FILE.npy."
+        )
     if kind == "bf16":
         return f32_to_bf16(np.asarray(values, np.float32).reshape(-1)).reshape(shape)
     if kind in FP8:

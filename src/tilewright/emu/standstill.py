@@ -37,7 +37,7 @@ def whereabouts(scheduler: Scheduler, cta: int, at: Instruction | None = None) -
                 where = "run"
             places.setdefault(where, []).append(lane)
         parts = [f"{lane_ranges(tuple(lanes))} {where}" for where, lanes in places.items()]
-        out.append(f"warp {warp}: " + "; ".join(parts))
+        out.append(f"warp {warp}: " + "; ".join(parts).replace(";;", ";"))  # PTX ends in one
     return out
 
 

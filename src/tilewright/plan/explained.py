@@ -41,6 +41,11 @@ def plain(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
+def counted(number: int, word: str) -> str:
+    """Return such as 1 head, 2 heads."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def chosen_rows(plan: Plan) -> list[Row]:
     """Return what a plan chose, why, and what came next."""
     return [

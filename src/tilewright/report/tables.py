@@ -31,7 +31,11 @@ from .cells import spread as _spread
 
 
 def _instructions(kind: str) -> Callable[[Record], str]:
-    return lambda record: number(record["result"].get("instructions_per_thread", {}).get(kind), ".0f")
+    def cell(record: Record) -> str:
+        value = record["result"].get("instructions_per_thread", {}).get(kind)
+        return number(value, ".2g" if value is not None and 0 < value < 1 else ".0f")  # most threads have none, not all
+
+    return cell
 
 
 def _bound(record: Record) -> str:

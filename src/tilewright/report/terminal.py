@@ -9,6 +9,8 @@ GAP = 2
 """Blanks between columns."""
 TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound by", "class", "suite", "why", "call"})
 """Columns that start at the left; figures end at the right."""
+_NARROW = 12
+"""The widest column that is repeated in each table to tell rows apart."""
 
 
 def tables(
@@ -17,11 +19,16 @@ def tables(
 ) -> list[Any]:  # fmt: skip
     """One rich Table, or several where `width` characters do not hold all columns side by side.
 
-    Each has the first `keys` columns, which say what a row is about, and as many of the others as fit. `wrong` marks
-    rows that are shown as wrong; `text` names the columns that start at the left.
+    Each has the first `keys` columns, which say what a row is about, or more where rows would look the same, and as
+    many of the others as fit. `wrong` marks rows that are shown as wrong; `text` names the columns that start at the
+    left.
     """
     from rich.table import Table
 
+    while len({tuple(row[:keys]) for row in rows}) < len(rows) and keys < len(names) - 1:
+        if _width(keys, names, rows) > _NARROW:
+            break
+        keys += 1
     made = []
     for chosen in _parts(names, rows, width, keys):
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
