@@ -57,6 +57,22 @@ def test_the_version_is_printed(run):
 @pytest.mark.parametrize(
     "command",
     [
+        *([each] for each in ("new", "check", "emulate", "inspect", "show", "banks", "roofline", "occupancy", "page")),
+        *([each] for each in ("claims", "rungs", "explain", "tune", "bench", "report", "doctor", "profile")),
+        ["ladder", "gemm"],
+        ["ladder", "attention"],
+    ],
+)
+def test_help_cuts_no_word_at_eighty_columns(run, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(*command, "--help")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
         (),
         ("ladder", "gemm"),
         ("ladder", "attention"),

@@ -102,6 +102,7 @@ def test_help_has_examples(run, command):
         (("inspect", "f02", "--space", "--boards"), "a table of configs takes"),
         (("inspect", "f02", "--space", "--config", "tile_m=16"), "omit --config"),
         (("banks", "--down", "8"), "give pitch"),
+        (("banks", "--pitch", "32"), "give down too"),
         (("banks", "--strides", "6"), "power of two"),
         (("banks", "--strides", "8", "--pitch", "4"), "omit"),
         (("banks", "--strides", "8", "--element", "i"), "omit"),

@@ -43,8 +43,7 @@ def banks(
     gpu: Annotated[str, gpu_option("Of a kernel: the GPU that it is compiled for.")] = DEFAULT_GPU,
     json_file: Json = None,
 ) -> None:
-    """Show the bank of each lane's word and the wavefronts of a warp's access, before and after a swizzle; or the
-    wavefronts of a kernel's accesses, line by line."""
+    """Show banks and wavefronts of a warp's access, before and after a swizzle; or of a kernel's lines."""
     from ..lab.bank_map import banks as calculate
     from ..lab.bank_map import swizzle_strides
     from ..lab.expression import whole

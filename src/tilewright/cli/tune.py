@@ -35,9 +35,7 @@ EXAMPLES = (
 def tune(
     shapes: Annotated[
         str,
-        typer.Option(
-            help="m x n x k, or m x n x k x batch; several with commas: 4096x4096x4096,1x8192x8192,512x512x64x48."
-        ),
+        typer.Option(help="m x n x k, or m x n x k x batch; several with commas: 4096x4096x4096,512x512x64x48."),
     ] = "",
     attention: Annotated[
         str, typer.Option(help="batch x heads x length x d_head, with commas; 32/8 heads: 32 of queries, 8 of keys.")

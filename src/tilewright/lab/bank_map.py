@@ -103,9 +103,14 @@ def banks(
             raise InvalidOperand(f"down={down} is not from 1 to {WARP}.")
         if down > 1 and pitch is None:
             raise InvalidOperand(f"down={down} lanes go down lines: give pitch, the elements from line to line.")
+        if down == 1 and pitch:
+            raise InvalidOperand(
+                f"pitch={pitch} is the way from line to line, and no lane goes down one: give down too."
+            )
         places = [(i % down) * (pitch or 0) + (i // down) * stride for i in range(WARP)]
-        pattern = f"lane i at element {stride} i" if down == 1 else (
-            f"lane i at line i % {down} of {pitch} elements, column {stride} (i // {down})"
+        times = "" if stride == 1 else f"{stride} * "
+        pattern = f"lane i at element {times}i" if down == 1 else (
+            f"lane i at line i % {down} of {pitch} elements, column {times}(i // {down})"
         )  # fmt: skip
     else:
         places, pattern = list(offsets), "at the given elements"
