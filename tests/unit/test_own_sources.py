@@ -337,6 +337,20 @@ def test_half_types_come_with_the_header_of_a_host_library_that_brings_them():
     assert compile_source(source, entry="k").entry == "_Z1kP13__nv_bfloat166__half"
 
 
+def test_complex_types_come_with_the_header_of_a_host_library_that_brings_them():
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-runtime")
+    kernel = (
+        "\n__global__ void k(const cufftComplex *x, float *y) { *y = cuCabsf(*x); }\nint main() { cufftHandle plan; }"
+    )
+    for headers in ("#include <cufft.h>", "#include <cublas_v2.h>\n#include <cufftXt.h>"):
+        assert compile_source(headers + kernel, entry="k").entry == "_Z1kPK6float2Pf"
+
+
+def test_limits_that_the_hosts_compiler_defines_of_itself_are_there():
+    source = "__global__ void k(float *x, int *y) { *x = -__FLT_MAX__ + __FLT_MIN__; *y = __INT_MAX__; }"
+    assert compile_source(source, entry="k").entry == "_Z1kPfPi"
+
+
 def test_a_line_of_a_macro_is_continued_over_blanks_after_its_backslash():
     source = "#define BIND(name) \\\nvoid name(Tensor a) { \\   \n  use(a); \\\n}\nBIND(f)\nint main() {}\n"
     assert compile_source(source + "__global__ void k(int *x) {}", entry="k").entry == "_Z1kPi"

@@ -56,6 +56,16 @@ HOST_HEADERS = re.compile(
 """Headers of CUDA and others that hold nothing a kernel can use, installed or not."""
 BRING_HALF = re.compile(r"cublas|torch/|ATen/")
 """Those among them that include <cuda_fp16.h> and <cuda_bf16.h>."""
+HALVES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+BRING_COMPLEX = re.compile(r"cublas|cufft|cusolver|cusparse")
+"""Those that include <cuComplex.h>."""
+COMPLEX = """#include <cuComplex.h>
+typedef float cufftReal;
+typedef double cufftDoubleReal;
+typedef cuComplex cufftComplex;
+typedef cuDoubleComplex cufftDoubleComplex;
+"""
+"""What kernels use of them, and of cuFFT's own types."""
 
 
 @lru_cache(maxsize=512)

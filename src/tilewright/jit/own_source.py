@@ -11,12 +11,16 @@ from ..errors import CompileError
 from . import nvrtc, wheels
 from .compile import CompiledKernel, compile_unit
 from .entry import NAME_LINE
-from .host_code import BRING_HALF, HOST_HEADERS, device_part, is_program
+from .host_code import BRING_COMPLEX, BRING_HALF, COMPLEX, HALVES, HOST_HEADERS, device_part, is_program
 from .source import CUDA_ROOT, Library, Source, gather
 
 Headers = tuple[tuple[str, str], ...]
 
-_HALVES = re.compile(r"\bhalf2?\b|\b__half|\b__nv_bfloat16")
+_BROUGHT = (
+    (BRING_HALF, "cuda_bf16.h", re.compile(r"\bhalf2?\b|\b__half|\b__nv_bfloat16"), HALVES),
+    (BRING_COMPLEX, "cuComplex.h", re.compile(r"\bcu(?:fft|Float|fftDouble|Double)?(?:Complex|Real)\b"), COMPLEX),
+)
+"""What headers of the host's libraries include that kernels use: (headers, what it needs, its names, text)."""
 ROUNDS = 6
 """Compilations of a file whose host part is found by its errors."""
 _ERROR = re.compile(r"^(.+?)\((\d+)\): (?:catastrophic )?error", re.MULTILINE)
@@ -123,11 +127,16 @@ class _DevicePart:
         self.of_std: dict[str, None] = {}
         """Headers of the C++ library that libcu++ stands in for."""
         known = {*wheels.STANDARD, *(header for header, _ in headers)}
-        halves = any(_HALVES.search(body) for body in (text, *(body for _, body in headers)))
+        bodies = [text, *(body for _, body in headers)]
         for header in wheels.includes(text, headers):
             there = header in known or wheels.holds(libraries, header)
-            if BRING_HALF.match(header) and wheels.holds(libraries, "cuda_bf16.h"):
-                self.stand_ins += ((header, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" if halves else "\n"),)
+            brought = [
+                body if any(uses.search(one) for one in bodies) else "\n"
+                for which, holds, uses, body in _BROUGHT
+                if which.match(header) and wheels.holds(libraries, holds)
+            ]
+            if brought:
+                self.stand_ins += ((header, "".join(brought)),)
             elif HOST_HEADERS.match(header) or not (there or wheels.is_of_cuda(header)):
                 self.dropped[header] = None
 

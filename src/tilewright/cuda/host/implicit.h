@@ -66,6 +66,19 @@ typedef unsigned long ulong;
 #define DBL_DIG 15
 #define DBL_MANT_DIG 53
 #endif
+#ifndef __FLT_MAX__ // what the host's compiler defines of itself
+#define __CHAR_BIT__ 8
+#define __SHRT_MAX__ 32767
+#define __INT_MAX__ 2147483647
+#define __LONG_MAX__ 9223372036854775807L
+#define __LONG_LONG_MAX__ 9223372036854775807LL
+#define __FLT_MAX__ FLT_MAX
+#define __FLT_MIN__ FLT_MIN
+#define __FLT_EPSILON__ FLT_EPSILON
+#define __DBL_MAX__ DBL_MAX
+#define __DBL_MIN__ DBL_MIN
+#define __DBL_EPSILON__ DBL_EPSILON
+#endif
 // nvcc brings these with the device's runtime library. As templates they give way to the library's own.
 #if __CUDA_ARCH__ >= 900
 template <class = void> __device__ __forceinline__ void cudaGridDependencySynchronize() {
