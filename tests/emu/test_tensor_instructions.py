@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensor_oracle import oracle_matrix
 
+import tilewright as tw
 from tilewright import emu
 from tilewright.emu.isa.tensor_sum import Rule
 from tilewright.errors import EmulatorFault, PtxError, UnknownInstruction
@@ -543,3 +544,22 @@ $MEET:
     # row 0 and column 0 hold a 2 each k: 4 + 4 + 4 + 4 and so on; far from them all are 1
     assert out[0] == 500 * 2 * (4 * 4)
     assert out[31] == 500 * 8
+
+
+def test_a_product_of_doubles_is_taken_as_the_compiler_spells_it():
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-runtime")
+    source = """
+    #include <mma.h>
+    using namespace nvcuda;
+    __global__ void k(const double *a, const double *b, double *c) {
+        wmma::fragment<wmma::matrix_a, 8, 8, 4, double, wmma::row_major> x;
+        wmma::fragment<wmma::matrix_b, 8, 8, 4, double, wmma::col_major> y;
+        wmma::fragment<wmma::accumulator, 8, 8, 4, double> z;
+        wmma::load_matrix_sync(x, a, 4);
+        wmma::load_matrix_sync(y, b, 4);
+        wmma::fill_fragment(z, 0);
+        wmma::mma_sync(z, x, y, z);
+        wmma::store_matrix_sync(c, z, 8, wmma::mem_row_major);
+    }"""
+    a, b = np.random.default_rng(1).integers(-9, 9, (2, 8, 4)).astype(float)
+    assert (tw.emulate(source, "k", 1, 32, [a, b, np.zeros((8, 8))]).arrays[2] == a @ b.T).all()

@@ -103,6 +103,18 @@ def test_surfaces_are_read_and_written():
     assert (result.arrays[0] == pairs).all()
 
 
+def test_bytes_of_a_surface_are_read_and_written():
+    source = """
+    __global__ void k(cudaSurfaceObject_t in, cudaSurfaceObject_t out) {
+        unsigned char v;
+        surf2Dread(&v, in, threadIdx.x, threadIdx.y);
+        surf2Dwrite((unsigned char)(v + 1), out, 7 - threadIdx.x, threadIdx.y);
+    }"""
+    bytes_ = RANDOM.integers(0, 255, (4, 8), np.uint8)
+    result = tw.emulate(source, "k", 1, (8, 4), [Surface(bytes_), Surface(np.zeros_like(bytes_))])
+    assert (result.arrays[1] == bytes_[:, ::-1] + 1).all()
+
+
 def test_what_lies_outside_a_surface_faults_is_zero_or_is_the_nearest():
     pairs = RANDOM.standard_normal((3, 8, 2)).astype(np.float32)
 

@@ -327,7 +327,15 @@ def test_short_names_of_types_and_a_byte_order_mark_are_taken():
 
 
 def test_kernels_alone_are_taken_with_a_host_library_included():
-    for header in ("cublas_v2.h", "curand.h", "thrust/device_vector.h", "iostream", "torch/extension.h"):
+    for header in (
+        "cublas_v2.h",
+        "curand.h",
+        "cuda_gl_interop.h",
+        "GL/gl.h",
+        "thrust/device_vector.h",
+        "iostream",
+        "torch/extension.h",
+    ):
         compile_source(f"#include <{header}>\n__global__ void k(int *x) {{ *x = 5; }}", entry="k")
 
 
@@ -344,6 +352,14 @@ def test_complex_types_come_with_the_header_of_a_host_library_that_brings_them()
     )
     for headers in ("#include <cufft.h>", "#include <cublas_v2.h>\n#include <cufftXt.h>"):
         assert compile_source(headers + kernel, entry="k").entry == "_Z1kPK6float2Pf"
+
+
+def test_names_of_opengl_are_the_hosts(tmp_path):
+    (tmp_path / "helper_gl.h").write_text(
+        "#include <GL/glext.h>\nstatic PFNGLBINDBUFFERPROC glBindBuffer;\nGLuint vbo;\n"
+    )
+    source = '#include "helper_gl.h"\n__global__ void k(int *x) { *x = 5; }'
+    assert compile_source(source, entry="k", include=[tmp_path]).entry == "_Z1kPi"
 
 
 def test_limits_that_the_hosts_compiler_defines_of_itself_are_there():

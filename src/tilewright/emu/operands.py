@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .calls import CallStack
     from .program import Code
 
-_WIDER = ("ld", "ldu", "st", "cvt", "cvta")
+_WIDER = ("ld", "ldu", "st", "suld", "sust", "cvt", "cvta")
 _FLOATS = ("f16", "f32", "f64", "bf16", "f16x2", "bf16x2")
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 """State space -> where it lies in the generic address space. Global and constant memory lie there as they are."""

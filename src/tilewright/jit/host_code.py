@@ -39,7 +39,8 @@ _OF_HOST = re.compile(
     r"runtime_error|filesystem|regex|any|variant|optional|exit|setprecision)\b|"
     r"\bcuda(?:Stream|Event|Error|Graph|DeviceProp|MemPool)(?:_t|Exec_t)?\b|\b(?:cublas|cusolver|cusparse|cudnn|cufft|nccl)"
     r"\w+|\bcurand(?:Generator|Status)\w*|\bFILE\s*\*|\b(?:at|c10|torch|thrust|py|pybind11)\s*::|"
-    r"\bCU(?:context|module|function|deviceptr|stream|event|result)\b|\btime(?:val|spec)\b|\bpthread_\w+"
+    r"\bCU(?:context|module|function|deviceptr|stream|event|result)\b|\btime(?:val|spec)\b|\bpthread_\w+|"
+    r"\bPFN\w+PROC\b|\bGL(?:uint|int|enum|sizei|float)\b"
 )
 """Names that only the host has."""
 _USING = re.compile(
@@ -51,7 +52,8 @@ _PROGRAM = re.compile(
 )
 HOST_HEADERS = re.compile(
     r"(?:cublas|cusolver|cusparse|cufft|cudnn|nvToolsExt|nvtx3/|nvml|nvrtc|nccl|thrust/|cub/device/|torch/|ATen/|c10/|pybind11/|"
-    r"curand\.h|cuda_profiler_api|cuda_runtime_api|driver_functions|nppi?|nvjpeg)"
+    r"curand\.h|cuda_profiler_api|cuda_runtime_api|cuda_(?:gl|egl|vdpau|d3d\d+)_interop|cudaGL|cudaEGL|(?:GL|EGL|GLES\d)/|"
+    r"driver_functions|nppi?|nvjpeg)"
 )
 """Headers of CUDA and others that hold nothing a kernel can use, installed or not."""
 BRING_HALF = re.compile(r"cublas|torch/|ATen/")

@@ -217,7 +217,7 @@ _FP8 = "e4m3|e5m2"
     f"mma.sync.aligned.{{shape:m16n8k16|m16n8k32}}.row.col.{{d:f32}}.{{a:{_FP8}}}.{{b:{_FP8}}}.{{c:f32}}",
     f"mma.sync.aligned.{{shape:m16n8k16|m16n8k32}}.row.col.{{d:f16}}.{{a:{_FP8}}}.{{b:{_FP8}}}.{{c:f16}}",
     "mma.sync.aligned.{shape:m8n8k16|m16n8k16|m16n8k32}.row.col{saturate:.satfinite|}.{d:s32}.{a:s8|u8}.{b:s8|u8}.{c:s32}",
-    "mma.sync.aligned.{shape:m8n8k4|m16n8k4|m16n8k8|m16n8k16}.row.col{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}",
+    "mma.sync.aligned.{shape:m8n8k4|m16n8k4|m16n8k8|m16n8k16}.row.col{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}{.rn|}",
     kind="tensor",
     flops=operations,
     together=_multiply,

@@ -330,7 +330,7 @@ _MULTIPLY = "wmma.mma.sync.aligned.{row|col}.{row|col}."
     _MULTIPLY + "{shape:m16n16k8}.{d:f32}.{a:tf32}.{b:tf32}.{c:f32}",
     _MULTIPLY + _SHAPE + ".{d:s32}.{a:s8}.{b:s8}.{c:s32}{saturate:.satfinite|}",
     _MULTIPLY + _SHAPE + ".{d:s32}.{a:u8}.{b:u8}.{c:s32}{saturate:.satfinite|}",
-    _MULTIPLY + "{shape:m8n8k4}{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}",
+    _MULTIPLY + "{shape:m8n8k4}{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}{.rn|}",
     kind="tensor",
     flops=operations,
     together=_multiply,
