@@ -439,5 +439,4 @@ class Machine(MachineOperands):
 def _only_registers(operand: Operand) -> tuple[Register, ...]:
     """The registers that an operand is; none if anything else is in it."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
-    found = tuple(item for item in items if isinstance(item, Register))
-    return found if len(found) == len(items) else ()
+    return items if set(map(type, items)) <= {Register} else ()  # type: ignore[return-value]

@@ -56,8 +56,8 @@ class MachineOperands:
 
     def _expect_width(self, instruction: Instruction, register: Register, have: int, need: int, does: str) -> None:
         """Raise PtxError unless a register has the width of the type; _WIDER instructions may use a wider one."""
-        fits = have >= need if instruction.opcode.split(".")[0] in _WIDER else have == need
-        self.expect(instruction, fits, f"{does} the .{register.kind} register {register.name}")
+        if have < need or (have > need and instruction.opcode.split(".")[0] not in _WIDER):
+            raise self.refusal(instruction, f"{does} the .{register.kind} register {register.name}")
 
     def source(self, instruction: Instruction, operand: Operand, kind: str) -> np.ndarray:
         """A source as an array of the type's values: one per lane, or of length 1 when it is the same for all.

@@ -226,25 +226,25 @@ class Straight:
         self, instruction: Instruction, name: str, kinds: Sequence[str], operands: Sequence[Operand], table: int
     ) -> list[list[int]] | None:
         to = operands[0]
-        if not isinstance(to, Register) or to.width != TYPE_BYTES[kinds[0]]:
+        if not isinstance(to, Register) or TYPE_BYTES[to.kind] != TYPE_BYTES[kinds[0]]:
             return None
-        sources, constant = [], []
-        for operand, kind in zip(operands[1:], kinds[1:], strict=True):
-            source = self._source(instruction, operand, kind)
-            if source is None:
+        zero = self._zeros  # a missing source is read, and not used: of any size
+        row = [self.library.codes[name], self._row_of[to], zero, zero, zero, 1, 1, 1, 0, 0, 0, table]
+        for place, operand, kind in zip(range(2, 1 + len(kinds)), operands[1:], kinds[1:], strict=True):
+            if isinstance(operand, Register):
+                if TYPE_BYTES[operand.kind] != TYPE_BYTES[kind]:
+                    return None
+                row[place], row[place + 3] = self._row_of[operand], 0
+            elif source := self._source(instruction, operand, kind):
+                row[place], row[place + 3] = source
+            else:
                 return None
-            sources.append(source[0])
-            constant.append(source[1])
-        while len(sources) < 3:  # a missing source is read, and not used: of any size
-            sources.append(self._zeros)
-            constant.append(1)
-        return [[self.library.codes[name], self._row_of[to], *sources, *constant, 0, 0, 0, table]]
+        return [row]
 
     def _source(self, instruction: Instruction, operand: Operand, kind: str) -> tuple[int, int] | None:
-        """(address, whether it is a constant), or None for what is neither a row of lanes nor a constant."""
+        """(address, whether it is a constant), or None for what is neither a row of lanes nor a constant. It is no
+        register."""
         machine = self.machine
-        if isinstance(operand, Register):
-            return (self._row_of[operand], 0) if operand.width == TYPE_BYTES[kind] else None
         if kind == "pred" or not isinstance(operand, Immediate | Special | Symbol):
             return None
         if (kind, operand) in self._constants:

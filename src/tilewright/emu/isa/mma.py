@@ -83,11 +83,10 @@ class Held:
         rows = []
         for instruction in instructions:
             given = registers(instruction.operands[operand])
-            fits = len(given) == count or (repeats and bool(given) and len(given) % count == 0)
-            machine.expect(instruction, fits, f"needs {count} registers of an operand, not {len(given)}")
-            for item in given[:count]:
-                right = isinstance(item, Register) and item.width == width
-                machine.expect(instruction, right, f"takes registers of {8 * width} bits")
+            if len(given) != count and not (repeats and given and len(given) % count == 0):
+                raise machine.refusal(instruction, f"needs {count} registers of an operand, not {len(given)}")
+            if not all(isinstance(item, Register) and item.width == width for item in given[:count]):
+                raise machine.refusal(instruction, f"takes registers of {8 * width} bits")
             rows.append([machine.program.rows[item] for item in given[:count]])  # type: ignore[index]
         self.machine = machine
         self.rows = np.array(rows).T[:, :, None]
