@@ -319,6 +319,24 @@ def test_memory_keeps_buffers_apart_and_reuses_what_was_given_back():
         memory.release(second + 1)
 
 
+def test_a_buffer_goes_to_the_lowest_place_with_room_for_it():
+    rng, memory, first = np.random.default_rng(3), emu.GlobalMemory(), emu.GlobalMemory().add(b"")
+    held: dict[int, int] = {}
+    for _ in range(500):
+        if held and rng.random() < 0.4:
+            at = int(rng.choice(list(held)))
+            memory.release(at)
+            del held[at]
+            continue
+        nbytes = int(rng.choice([0, 1, 200, 256, 257, 1000, 5000]))
+        taken = sorted(held.items())
+        ends = [first, *(-(-(at + size + 256) // 256) * 256 for at, size in taken)]
+        limits = [*(at - 256 for at, _ in taken), 1 << 62]
+        expected = next(at for at, limit in zip(ends, limits, strict=True) if at + nbytes <= limit)
+        assert memory.add(bytes(nbytes)) == expected
+        held[expected] = nbytes
+
+
 def test_memory_grows_and_keeps_what_it_held():
     memory = emu.GlobalMemory()
     addresses = [memory.add(np.full(10_000, k, np.uint8)) for k in range(40)]

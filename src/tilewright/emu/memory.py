@@ -68,6 +68,8 @@ class GlobalMemory:
         """Buffers that have been given back."""
         self._buffers: list[Buffer] = []  # by start
         self._starts: list[int] = []
+        self._tight = 0
+        """How many of the first buffers have no room before or between them."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs for a copy."""
@@ -88,6 +90,7 @@ class GlobalMemory:
         self.released = 0
         self._buffers = [Buffer(*told) for told in state["buffers"]]
         self._starts = [buffer.start for buffer in self._buffers]
+        self._tight = 0
 
     def _hold(self, data: np.ndarray) -> None:
         self._data = data
@@ -143,11 +146,18 @@ class GlobalMemory:
 
     def _gap(self, nbytes: int) -> int:
         """The lowest address with room for `nbytes` and a guard on both sides."""
-        start = ARENA_BASE + GUARD
-        for buffer in self._buffers:
-            if start + nbytes + GUARD <= buffer.start:
+
+        def behind(place: int) -> int:
+            return -(-(self._buffers[place].end + GUARD) // ALIGNMENT) * ALIGNMENT
+
+        start = behind(self._tight - 1) if self._tight else ARENA_BASE + GUARD
+        for place in range(self._tight, len(self._buffers)):
+            room = self._buffers[place].start - GUARD - start
+            if room >= nbytes:
                 return start
-            start = -(-(buffer.end + GUARD) // ALIGNMENT) * ALIGNMENT
+            if room < 0 and place == self._tight:
+                self._tight += 1
+            start = behind(place)
         return start
 
     def release(self, address: int) -> None:
@@ -155,7 +165,8 @@ class GlobalMemory:
         buffer = self.find(address)
         if buffer is None or buffer.start != address:
             raise KeyError(f"no buffer starts at {address:#x}")
-        place = self._starts.index(address)
+        place = bisect_right(self._starts, address) - 1
+        self._tight = min(self._tight, place)
         del self._buffers[place], self._starts[place]
         offset = address - ARENA_BASE
         self._data[offset : offset + buffer.bytes] = POISON

@@ -117,15 +117,24 @@ def locate(what: TensorMap, coordinates: tuple[int, ...], *, units: bool = False
     start = what.address + sum(at * pitch for at, pitch in zip(coordinates, (size, *what.strides), strict=True))
     if units and whole:
         counts[0], strides[0], size = counts[0] * size // UNIT, UNIT, UNIT
-    addresses = np.full(1, (start + (1 << 63)) % (1 << 64) - (1 << 63), np.int64)  # far outside it may be anything
+    start = (start + (1 << 63)) % (1 << 64) - (1 << 63)  # far outside it may be anything
+    addresses = _offsets(tuple(counts), tuple(strides)) + np.int64(start)
+    if whole:
+        return Box(addresses, np.ones(len(addresses), bool), size)
     inside = np.ones(1, bool)
     for k in reversed(range(what.rank)):
-        ahead = np.arange(counts[k], dtype=np.int64)
-        addresses = (addresses[:, None] + ahead * strides[k]).reshape(-1)
-        if not whole:
-            at = coordinates[k] + ahead * steps[k]
-            inside = (inside[:, None] & (at >= 0) & (at < what.shape[k])).reshape(-1)
-    return Box(addresses, np.ones(len(addresses), bool) if whole else inside, size)
+        at = coordinates[k] + np.arange(counts[k], dtype=np.int64) * steps[k]
+        inside = (inside[:, None] & (at >= 0) & (at < what.shape[k])).reshape(-1)
+    return Box(addresses, inside, size)
+
+
+@lru_cache(maxsize=64)
+def _offsets(counts: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """The places of so many pieces along each dimension, dimension 0 first, from the first piece on: int64."""
+    offsets = np.zeros(1, np.int64)
+    for count, stride in zip(reversed(counts), reversed(strides), strict=True):
+        offsets = (offsets[:, None] + np.arange(count, dtype=np.int64) * stride).reshape(-1)
+    return offsets
 
 
 def swizzled(units: np.ndarray, width: int) -> np.ndarray:

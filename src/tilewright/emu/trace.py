@@ -176,15 +176,7 @@ class Trace:
                 instruction, (kind, flops, by_guard) = program.instructions[i], counted[i]
                 count = guarded[i] if by_guard else of_block
                 file, line = sources.place(instruction.location) if instruction.location else (None, None)
-                row = InstructionRow(
-                    file=file,
-                    line=line,
-                    ptx=instruction.text,
-                    ptx_line=instruction.ptx_line,
-                    kind=kind,
-                    warps=warps,
-                    threads=count,
-                )
+                row = InstructionRow(file, line, instruction.text, instruction.ptx_line, kind, warps, count)
                 out.thread_instructions += count
                 out.warp_instructions += warps
                 out.by_class[kind] = out.by_class.get(kind, 0) + count

@@ -6,6 +6,8 @@ filled; a store leaves that out. Modes of convolutions (im2col) and interleaved 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ...errors import InvalidOperand
@@ -96,8 +98,14 @@ def map_bytes(machine: Machine, address: int) -> bytes:
 def units_of(what: TensorMap, address: int) -> np.ndarray:
     """The 16-byte units of a block's shared memory that the box takes, in the order of its elements."""
     wide = what.box[0] * what.itemsize // UNIT
-    rows = np.arange(what.box_bytes // UNIT // wide) * (what.row_bytes // UNIT)
-    return swizzled(address // UNIT + (rows[:, None] + np.arange(wide)).reshape(-1), what.swizzle)
+    return _units(wide, what.box_bytes // UNIT // wide, what.row_bytes // UNIT, what.swizzle, address // UNIT)
+
+
+@lru_cache(maxsize=256)
+def _units(wide: int, count: int, pitch: int, swizzle: int, first: int) -> np.ndarray:
+    """Rows of `wide` units, each `pitch` after the one before."""
+    rows = np.arange(count) * pitch
+    return swizzled(first + (rows[:, None] + np.arange(wide)).reshape(-1), swizzle)
 
 
 def gathered(
