@@ -147,17 +147,17 @@ class GlobalMemory:
     def _gap(self, nbytes: int) -> int:
         """The lowest address with room for `nbytes` and a guard on both sides."""
 
-        def behind(place: int) -> int:
+        def after(place: int) -> int:
             return -(-(self._buffers[place].end + GUARD) // ALIGNMENT) * ALIGNMENT
 
-        start = behind(self._tight - 1) if self._tight else ARENA_BASE + GUARD
+        start = after(self._tight - 1) if self._tight else ARENA_BASE + GUARD
         for place in range(self._tight, len(self._buffers)):
             room = self._buffers[place].start - GUARD - start
             if room >= nbytes:
                 return start
             if room < 0 and place == self._tight:
                 self._tight += 1
-            start = behind(place)
+            start = after(place)
         return start
 
     def release(self, address: int) -> None:
