@@ -485,6 +485,7 @@ def test_a_process_holds_as_many_kernels_as_its_variable_says_and_no_lock_of_tho
     monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
     monkeypatch.setenv(limits.KERNELS_VARIABLE, "2")
     compile_module._in_memory.clear()
+    held = set(compile_module._locks)  # tracebacks of earlier tests may hold some
     sources = [KERNEL.replace("1.5f", f"{number}.25f") for number in range(3)]
     first, second, third = (compile_source(source, entry="fill") for source in sources)
     assert len(compile_module._in_memory) == 2
@@ -494,7 +495,7 @@ def test_a_process_holds_as_many_kernels_as_its_variable_says_and_no_lock_of_tho
     assert again is not first
     assert again.from_cache
     assert compile_source(sources[2], entry="fill") is not third, "it was used longest ago"
-    assert len(compile_module._locks) == 0
+    assert set(compile_module._locks) <= held
 
 
 @pytest.mark.parametrize(("text", "value"), [("", 7), ("5", 5), ("2k", 2048), ("1.5 G", 3 << 29), ("64MiB", 1 << 26)])
