@@ -86,6 +86,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {names[found]!r}?" if (found := next(iter(close + part), "")) else ""
 
 
+def near_rung(name: str, ids: Iterable[str]) -> str:
+    """Do as did_you_mean among rungs' ids and their numbers, of which f13 is near those of its letter only; where none
+    is near, return where the rungs of all ladders are listed."""
+    numbered = name[1:].isdigit()
+    alike = [each for each in ids if not numbered or each[0] == name[0].lower()]
+    near = did_you_mean(name, [*(each.split("_")[0] for each in alike), *alike])
+    return near or " Rungs: tilewright rungs."
+
+
 def check_keywords(function: Callable[..., Any], options: Iterable[str]) -> None:
     """Raises UnknownKeyword for an option that the function does not have."""
     if unknown := [name for name in options if name not in _keywords(function)]:

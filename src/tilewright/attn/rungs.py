@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
-from ..errors import ConfigRejected, did_you_mean
+from ..errors import ConfigRejected, near_rung
 from .config import D_HEADS, AttentionConfig
 from .hopper import HOPPER_RUNGS, HopperConfig
 from .rung import AttentionRung
@@ -141,8 +141,7 @@ def find_attention_rung(name: str) -> AttentionRung:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     ids = [rung.id for rung in EVERY_RUNG]
-    near = did_you_mean(name, [*(each.split("_")[0] for each in ids), *ids])
-    raise ConfigRejected(f"attention rung {name!r} is not known.{near} Known: {', '.join(ids)}.")
+    raise ConfigRejected(f"attention rung {name!r} is not known.{near_rung(name, ids)} Known: {', '.join(ids)}.")
 
 
 def parse_config(text: str) -> AttentionConfig | HopperConfig | SplitConfig:

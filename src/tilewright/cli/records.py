@@ -194,16 +194,17 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
 
 def _print_records(names: list[str]) -> list[dict[str, Any]]:
     """Print the newest records of suites as tables; the records."""
-    from ..errors import TilewrightError
+    from ..errors import TilewrightError, did_you_mean
     from ..lab.record import find_records
-    from ..lab.suite import benchmarks
+    from ..lab.suite import benchmarks, suites
     from ..report.tables import PAGES, markdown, terminal_tables
 
     told = []
     for name in names:
         records = find_records(benchmarks() / "results", name)
         if not records:
-            raise TilewrightError(f"there are no records of {name!r} in {benchmarks() / 'results'}.")
+            near = did_you_mean(name, suites())
+            raise TilewrightError(f"there are no records of {name!r} in {benchmarks() / 'results'}.{near}")
         columns = PAGES.get(name)
         if columns is None:
             raise TilewrightError(

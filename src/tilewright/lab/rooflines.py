@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arrays.dtypes import FP8
 from ..attn.problem import AttentionProblem
-from ..errors import InvalidOperand, TilewrightError, suggests
+from ..errors import InvalidOperand, TilewrightError, did_you_mean, suggests
 from ..gemm.problem import PRECISIONS, GemmProblem
 from ..gemm.rung import Rung
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
@@ -20,7 +20,7 @@ from .emulated import Counted, count
 from .record import find_records, newest, who
 from .shown import Grid, Shown
 from .subject import LENGTH, named, problem_of, read_config
-from .suite import benchmarks
+from .suite import benchmarks, suites
 from .traffic import SECTOR, opcode, sectors_of
 
 KINDS = ("f32", "f16", "bf16", "tf32", "fp32x3", "fp8")
@@ -235,7 +235,8 @@ def _of_records(records: Any, kind: str, gpu: Gpu, peak: float) -> list[Point]:
     else:
         found, where = list(records), "these records"
     if not found:
-        raise TilewrightError(f"there are no records of {where} in {benchmarks() / 'results'}.")
+        near = did_you_mean(records, suites()) if isinstance(records, str) else ""
+        raise TilewrightError(f"there are no records of {where} in {benchmarks() / 'results'}.{near}")
     points = []
     for record in found:
         case, result = record["case"], record["result"]

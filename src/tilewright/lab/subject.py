@@ -14,7 +14,7 @@ from ..attn.config import AttentionConfig
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
 from ..attn.rungs import EVERY_RUNG
-from ..errors import ConfigRejected, InvalidOperand, TilewrightError, did_you_mean
+from ..errors import ConfigRejected, InvalidOperand, TilewrightError, did_you_mean, near_rung
 from ..gemm.config import GemmConfig
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
@@ -73,8 +73,8 @@ def named(what: str | Path, config: str | AnyConfig | None = None) -> tuple[AnyR
 
 def nearest_rung(name: str) -> str:
     """Return " Did you mean 'f08'?" for a name that is not a rung's, and where rungs are listed."""
-    names = [*(rung.id for rung in GEMM_RUNGS), *(rung.id for rung in EVERY_RUNG)]
-    return f"{did_you_mean(name, [*(each.split('_')[0] for each in names), *names])} Rungs: tilewright rungs."
+    near = near_rung(name, [*(rung.id for rung in GEMM_RUNGS), *(rung.id for rung in EVERY_RUNG)])
+    return near if "tilewright rungs" in near else f"{near} Rungs: tilewright rungs."
 
 
 def problem_of(rung: AnyRung, dtype: str | None = None, d_head: int = 128) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...arrays.dtypes import FP8
-from ...errors import ConfigRejected, did_you_mean
+from ...errors import ConfigRejected, near_rung
 from ..problem import PRECISIONS
 from ..rung import Rung
 from .fp8 import FP8_RUNGS
@@ -38,8 +38,7 @@ def find_rung(name: str) -> Rung:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     ids = [rung.id for rung in GEMM_RUNGS]
-    near = did_you_mean(name, [*(each.split("_")[0] for each in ids), *ids])
-    raise ConfigRejected(f"rung {name!r} is not known.{near} Known: {', '.join(ids)}.")
+    raise ConfigRejected(f"rung {name!r} is not known.{near_rung(name, ids)} Known: {', '.join(ids)}.")
 
 
 def rungs_of(kind: str) -> tuple[Rung, ...]:
