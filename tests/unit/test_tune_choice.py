@@ -624,3 +624,12 @@ def test_every_shipped_result_can_run_on_its_gpu(gpu):
         assert find_rung(best.rung).why_not(packed, best.config, GPUS[gpu].arch) is None
         found = plan(AS_CHOSEN, of, GPUS[gpu])
         assert (found.rung.id, found.config, found.packs) == (best.rung, best.config, best.packs)
+
+
+def test_a_plan_whose_rung_its_family_does_not_have_is_refused():
+    class Strays(Products):
+        def settled(self, problem, chosen, demands):
+            return dataclasses.replace(chosen, rung=find_rung("f12"))
+
+    with pytest.raises(tw.errors.ConfigRejected, match="f12_multistage was planned for products that it does not"):
+        plan(Strays(), problem(), H200)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import ConfigRejected
 from ..gpus import GPUS, Arch, Gpu
 from .demands import NONE, Demands
 from .entries import AnyEntry, View, worded
@@ -70,7 +71,10 @@ def _plan(
     sources = [source for source in sources_for(family, gpu) if not demands.deterministic or ships(source[0])]
     found = choose(family, problem, gpu, sources, demands, ignored)
     found = found or _by_model(family, problem, gpu, rungs, demands)
-    return replace(family.settled(problem, found, demands), ignored="; ".join(ignored))
+    settled = replace(family.settled(problem, found, demands), ignored="; ".join(ignored))
+    if settled.rung.id not in family.rungs(problem, NONE):  # its kernel reads other parameters than it would be given
+        raise ConfigRejected(f"{settled.rung.id} was planned for {family.name} that it does not compute: name a rung.")
+    return settled
 
 
 def choose(
