@@ -127,14 +127,13 @@ class BulkGlobal:
         )  # fmt: skip
 
     def check_proxy(self, track: Track, instruction: Instruction, rows: Rows) -> None:
-        """A bulk load starts: what ordinary stores of its unit wrote there has to be fenced."""
+        """A bulk load starts: what ordinary stores of the batch wrote there has to be fenced."""
         tables, machine = track.inner.tables, self.machine
         if not tables or not tables[WRITE].used:
             return
         cells, lanes = self.races.cells(rows, 0, track)
-        _, low = self.races.ids(lanes, self.races.first_lane)
         last = tables[WRITE].lane[0][cells]
-        bad = (last != 0) & self.races.same_unit(last, low)
+        bad = (last > self.races.first_lane) & (last <= self.races.first_lane + machine.lanes)
         writers, times = last[bad] - 1 - self.races.first_lane, tables[WRITE].time[0][cells[bad]]
         by = tables[WRITE].by[0][cells[bad]]
         late = machine.shadow.not_proxied(writers, times, int(lanes[0]))
@@ -143,10 +142,14 @@ class BulkGlobal:
             return
         first = int(np.flatnonzero(late)[0])
         at = track.buffer.start + int(cells[bad][first]) * self.races.granule
-        thread = int(machine.thread_of_lane[writers[first]])
+        writer = int(writers[first])
+        thread, block = int(machine.thread_of_lane[writer]), int(machine.cta_of_lane[writer])
+        whose = f"thread {thread}"
+        if block != int(machine.cta_of_lane[lanes[0]]):
+            whose += f" of block {machine.block_at(machine.first_cta + block)}"
         machine.report(
             "proxy_fence_missing",
-            f"a bulk copy reads {at:#x}, {machine.memory.describe(at)}, through the async proxy, and thread {thread}, "
+            f"a bulk copy reads {at:#x}, {machine.memory.describe(at)}, through the async proxy, and {whose}, "
             "which wrote it, has run no fence.proxy.async since",
             instruction, lanes[:1], at,
             {"the_write": machine.reporter.sources.where(machine.program.instructions[int(by[first])])},

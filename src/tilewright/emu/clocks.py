@@ -52,6 +52,7 @@ class ClockShadow(Knowledge):
         self.products = ProductClocks(self) if machine.products else None
         self.bulk = BulkClocks(self)
         self.words = words_of(machine.program)
+        self.ends_barriers = any(one.opcode.startswith("mbarrier.inval") for one in machine.program.instructions)
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine) if self.messages is None else None
         """Judges lanes of one warp, where they cannot pass one another messages."""
@@ -278,7 +279,14 @@ class ClockShadow(Knowledge):
             self.unfenced = [barrier for barrier in self.unfenced if barrier.lane not in lanes]
 
     def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
-        """An mbarrier was ended: a write of its bytes."""
+        """An mbarrier was ended: a write of its bytes, which has to come after all uses."""
+        (cluster,), (warp,) = self.place(np.array([lane]))
+        known = self.order[cluster, warp]
+        for other_warp, (clock, use) in barrier.uses.items():
+            if other_warp != warp and clock > known[other_warp]:
+                pattern, where = SharedPattern("atomic", instruction, 8), (np.array([lane]), barrier.address)
+                self.report_race(pattern, *where, "mbarrier.inval", use, "use", other_warp)
+                break
         self._wrote(barrier, lane, instruction, False)
 
     def _bytes_of(self, barrier: Mbarrier) -> slice:
@@ -309,6 +317,9 @@ class ClockShadow(Knowledge):
             other = self.machine.program.instructions[int(self.by["write"][start])]
             name = ".".join(instruction.opcode.split(".")[:2])
             self.report_race(pattern, lanes[row : row + 1], barrier.address, name, other, "write", other_warp)
+        if self.ends_barriers:
+            every = range(len(warps))
+            barrier.uses.update((int(warps[k]), (int(known[k, warps[k]]), instruction)) for k in every)
         far = self.machine.cta_of_lane[lanes] != barrier.cta
         if far.any() and not later:
             part = self._bytes_of(barrier)  # its block may not end before this

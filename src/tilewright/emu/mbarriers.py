@@ -55,6 +55,8 @@ class Mbarrier:
     published: np.ndarray | None = None
     """The same as of the last completed phase."""
     deliveries: list[Delivery] = field(default_factory=list)
+    uses: dict[int, tuple[int, Instruction]] = field(default_factory=dict)
+    """Warp of the cluster -> when it last used it, by its own clock, and how; in kernels that end mbarriers."""
 
     @property
     def completed(self) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import merge
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ ALIGNMENT = 256
 GUARD = 256
 SPACING = 2 * GUARD + ALIGNMENT
 """Bytes that a buffer may take beyond its own."""
+RESTING, RESTING_BYTES = 64, 4096
+"""Buffers of at most so many bytes whose places are not given out again at once."""
 SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
 PARAM_WINDOW = 0x7D00_0000_0000
@@ -38,6 +42,10 @@ def aligned_bytes(count: int, fill: int | None = POISON) -> np.ndarray:
 def element_views(data: np.ndarray) -> dict[int, np.ndarray]:
     """The bytes seen as elements of 1, 2, 4, 8 and 16 bytes."""
     return {size: data.view(kind) for size, kind in ELEMENT.items()}
+
+
+def _start(buffer: Buffer) -> int:
+    return buffer.start
 
 
 @dataclass
@@ -66,6 +74,8 @@ class GlobalMemory:
         """Of each byte of the arena whether it holds a value (1); None: all do."""
         self.released = 0
         """Buffers that have been given back."""
+        self._resting: deque[Buffer] = deque(maxlen=RESTING)
+        """Some of those, whose places are not given out again yet."""
         self._buffers: list[Buffer] = []  # by start
         self._starts: list[int] = []
         self._tight = 0
@@ -88,6 +98,7 @@ class GlobalMemory:
             self.written = aligned_bytes(len(held), 1)
             self.written[: len(marks)] = marks
         self.released = 0
+        self._resting = deque(maxlen=RESTING)
         self._buffers = [Buffer(*told) for told in state["buffers"]]
         self._starts = [buffer.start for buffer in self._buffers]
         self._tight = 0
@@ -146,6 +157,8 @@ class GlobalMemory:
 
     def _gap(self, nbytes: int) -> int:
         """The lowest address with room for `nbytes` and a guard on both sides."""
+        if self._resting:
+            return self._gap_beside_resting(nbytes)
 
         def after(place: int) -> int:
             return -(-(self._buffers[place].end + GUARD) // ALIGNMENT) * ALIGNMENT
@@ -160,8 +173,19 @@ class GlobalMemory:
             start = after(place)
         return start
 
-    def release(self, address: int) -> None:
-        """Give a buffer back; later accesses to it are out of bounds. Raises KeyError if none starts there."""
+    def _gap_beside_resting(self, nbytes: int) -> int:
+        start = ARENA_BASE + GUARD
+        for buffer in merge(self._buffers, sorted(self._resting, key=_start), key=_start):
+            if start + nbytes + GUARD <= buffer.start:
+                return start
+            start = max(start, -(-(buffer.end + GUARD) // ALIGNMENT) * ALIGNMENT)
+        return start
+
+    def release(self, address: int, *, rest: bool = False) -> None:
+        """Give a buffer back; later accesses to it are out of bounds. Raises KeyError if none starts there.
+
+        rest: its place is not given out again at once, so that a pointer to it meets no other buffer.
+        """
         buffer = self.find(address)
         if buffer is None or buffer.start != address:
             raise KeyError(f"no buffer starts at {address:#x}")
@@ -170,6 +194,8 @@ class GlobalMemory:
         del self._buffers[place], self._starts[place]
         offset = address - ARENA_BASE
         self._data[offset : offset + buffer.bytes] = POISON
+        if rest and buffer.bytes <= RESTING_BYTES:
+            self._resting.append(replace(buffer))
         buffer.bytes = 0  # whoever remembers it finds nothing in it
         self.released += 1
 
@@ -209,6 +235,9 @@ class GlobalMemory:
         """Return where an address lies, in words."""
         if buffer := self.find(address):
             return f"byte {address - buffer.start} of {buffer.name!r} ({buffer.bytes} bytes)"
+        for freed in self._resting:
+            if freed.start <= address < freed.end:
+                return f"byte {address - freed.start} of {freed.name!r} ({freed.bytes} bytes), which has been freed"
         if address < 4096:
             return "near null: is the pointer set?"
         if not self._buffers or not ARENA_BASE <= address < ARENA_BASE + len(self._data):

@@ -159,7 +159,7 @@ def _free(machine: Machine, site: Site, lanes: np.ndarray) -> None:
             buffer = machine.memory.find(address)
             machine.heap_bytes += buffer.bytes if buffer else 0
             del machine.heap[address]
-            machine.memory.release(address)
+            machine.memory.release(address, rest=True)
         elif address:
             machine.report("illegal", f"free({address:#x}), which malloc did not give, or which was freed before",
                            site.instruction, np.array([lane]), address)  # fmt: skip

@@ -220,3 +220,61 @@ extern "C" __global__ void the_next_load_waits_for_the_readers(const float *in, 
         __syncthreads();
     }
 }
+
+// One block writes by ordinary stores; the other loads it by the bulk engine.
+template <bool FENCE>
+__device__ void letter_to_the_bulk_engine(float *box, int *sent, float *out) {
+    __shared__ alignas(128) float s[32];
+    __shared__ u64 bar;
+    if (blockIdx.x == 0) {
+        box[threadIdx.x] = threadIdx.x; // BUG
+        __threadfence();
+        __syncwarp();
+        if (threadIdx.x == 0) atomicExch(sent, 1);
+        return;
+    }
+    if (threadIdx.x == 0) {
+        init(&bar);
+        while (atomicAdd(sent, 0) == 0) {}
+        __threadfence();
+        if (FENCE) fence_async();
+        load(s, box, 128, &bar); // BUG
+    }
+    __syncwarp();
+    wait(&bar, 0);
+    out[threadIdx.x] = s[threadIdx.x];
+}
+
+//! proxy_fence_missing | grid 2 | f32[32]=zeros i32[1]=zeros f32[32]=empty
+extern "C" __global__ void another_block_wrote_without_a_proxy_fence(float *box, int *sent, float *out) {
+    letter_to_the_bulk_engine<false>(box, sent, out); // BUG
+}
+
+//! right | grid 2 | f32[32]=zeros i32[1]=zeros f32[32]=empty
+extern "C" __global__ void another_block_wrote_and_a_proxy_fence_follows(float *box, int *sent, float *out) {
+    letter_to_the_bulk_engine<true>(box, sent, out);
+}
+
+// The bytes of an mbarrier are used for data once it is over.
+template <bool BARRIER>
+__device__ void barrier_ends(const float *in, float *out) {
+    __shared__ alignas(128) float s[64];
+    __shared__ u64 bar;
+    if (threadIdx.x == 0) init(&bar);
+    __syncthreads();
+    if (threadIdx.x == 0) load(s, in, 256, &bar);
+    wait(&bar, 0); // BUG
+    if (BARRIER) __syncthreads();
+    if (threadIdx.x == 0) asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(at(&bar)) : "memory"); // BUG
+    __syncthreads();
+    if (threadIdx.x == 0) bar = threadIdx.x;
+    out[threadIdx.x] = s[threadIdx.x];
+}
+
+//! shared_race | block 64 | f32[64]=random f32[64]=empty
+extern "C" __global__ void a_barrier_ends_while_others_wait(const float *in, float *out) {
+    barrier_ends<false>(in, out); // BUG
+}
+
+//! right | block 64 | f32[64]=random f32[64]=empty
+extern "C" __global__ void a_barrier_ends_after_all_have_waited(const float *in, float *out) { barrier_ends<true>(in, out); }

@@ -442,3 +442,20 @@ extern "C" __global__ void a_struct_is_copied_with_its_padding(const int *in, in
     __syncwarp();
     out[threadIdx.x] = to[threadIdx.x].value + to[threadIdx.x].tag;
 }
+
+template <bool OWN>
+__device__ void freed_and_given_out_again(int *out) {
+    int *old = (int *)malloc(64);
+    old[3] = 5;
+    free(old); // BUG
+    int *now = (int *)malloc(64);
+    now[3] = 7;
+    out[threadIdx.x] = OWN ? now[3] : old[3]; // BUG
+    free(now);
+}
+
+//! out_of_bounds | i32[32]=empty
+extern "C" __global__ void the_old_pointer_to_the_next_of_malloc(int *out) { freed_and_given_out_again<false>(out); } // BUG
+
+//! right | i32[32]=empty
+extern "C" __global__ void the_new_pointer_of_malloc(int *out) { freed_and_given_out_again<true>(out); }
