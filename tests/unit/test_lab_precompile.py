@@ -17,7 +17,8 @@ COMPILED_FIRST = [name for name, path in suites().items() if KINDS[read_suite(pa
 def test_every_case_has_kernels(name):
     suite = read_suite(suites()[name])
     kernels = KINDS[suite["kind"]].kernels
-    assert all(any(True for _ in kernels(suite | {"cases": [case]}, GPUS["H200"])) for case in suite["cases"])
+    fewer = [case | {"shapes": 50} if "shapes" in case else case for case in suite["cases"]]  # of a thousand at random
+    assert all(any(True for _ in kernels(suite | {"cases": [case]}, GPUS["H200"])) for case in fewer)
 
 
 def test_kernels_that_do_not_compile_are_left_to_those_who_need_them():
