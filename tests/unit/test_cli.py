@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import typer
 import tilewright
 from tilewright.cli import main
 from tilewright.cli.app import app
+from tilewright.gpus import GPUS
 
 AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -239,7 +241,16 @@ def test_explain_tells_a_reason_once_a_bound_without_exponent_and_who_chose_the_
     assert "h12_wgmma, h13_persistent, h14_tma" in lines
     assert "1365 FLOP per byte" in lines
     assert "A100 (sm_80): named with --gpu" in lines
-    assert "H200 (sm_90a): the default; --gpu names another" in run("explain", "64x64x64")[1]
+
+
+@pytest.mark.parametrize("shape", [("64x64x64",), ("--attention", "1x1x64x64")])
+def test_explain_plans_for_the_gpu_of_this_machine_and_says_which_it_assumes_without_one(run, monkeypatch, shape):
+    monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: False)
+    assumed = " ".join(run("explain", *shape)[1].split())
+    assert "H200 (sm_90a): assumed, since this machine has no usable GPU; name another with --gpu" in assumed
+    monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: True)
+    monkeypatch.setattr("tilewright.jit.device.device", lambda number: SimpleNamespace(gpu=GPUS["A100"]))
+    assert "A100 (sm_80): the first GPU of this machine" in " ".join(run("explain", *shape)[1].split())
 
 
 def test_explain_says_which_rung_runs_and_why(run):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InvalidOperand
-from ..gpus import DEFAULT_GPU, Gpu, find_gpu
+from ..gpus import Gpu, find_gpu
 from .complete import gpu_option
 from .console import console
 from .ladder import dense_problem
@@ -47,12 +47,14 @@ def explain(
     precision: Precision = "ieee",
     batch: Annotated[int, typer.Option(help="How many such products.")] = 1,
     rung: Annotated[str | None, typer.Option(help="A rung to run instead of the plan's choice.")] = None,
-    gpu: Annotated[str, gpu_option("The GPU to plan for.")] = DEFAULT_GPU,
+    gpu: Annotated[
+        str | None, gpu_option("The GPU to plan for. Default: this machine's; an H200 where it has none.")
+    ] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
     json_file: Json = None,
 ) -> None:
     """Say which rung and config would run a product, or attention, why, and what was refused."""
-    from ..gemm.explain import explain_problem
+    from ..gemm.explain import explain_problem, gpu_of_machine
     from ..gemm.rungs import find_rung
     from ..lab.record import json_result
 
@@ -65,17 +67,17 @@ def explain(
         raise InvalidOperand("--attention names all sizes: omit those of a product, --layout, --precision, --batch.")
     if causal and attention is None:
         raise InvalidOperand("--causal applies to attention: give --attention, or omit it.")
-    where = find_gpu(gpu)
+    where, source = gpu_of_machine("--gpu") if gpu is None else (find_gpu(gpu), "named with --gpu")
     with json_result(json_file) as write:
         if attention is not None:
             told: Explanation | AttentionExplanation = _of_attention(
-                attention, dtype or "bf16", causal, where, rung, compiled
+                attention, dtype or "bf16", causal, where, source, rung, compiled
             )
         else:
             extents = {name: size if value is None else value for name, value in {"m": m, "n": n, "k": k}.items()}
             problem = _product(extents, batch, layout, dtype or "f32", precision, out_dtype)
             chosen = find_rung(rung).id if rung is not None else None
-            told = explain_problem(problem, where, _source(gpu), chosen, compile=compiled)
+            told = explain_problem(problem, where, source, chosen, compile=compiled)
         out = console()
         print(told.text(out.width))
         if told.plan is not None:
@@ -94,7 +96,7 @@ def _product(
 
 
 def _of_attention(
-    words: str, dtype: str, causal: bool, gpu: Gpu, rung: str | None, compiled: bool
+    words: str, dtype: str, causal: bool, gpu: Gpu, source: str, rung: str | None, compiled: bool
 ) -> AttentionExplanation:
     from ..attn.explain import explain_attention_problem
     from ..attn.rungs import find_attention_rung
@@ -103,11 +105,7 @@ def _of_attention(
     if len(problems) != 1:
         raise InvalidOperand(f"--attention {words!r}: one problem at a time, of one type.")
     chosen = find_attention_rung(rung).id if rung is not None else None
-    return explain_attention_problem(problems[0], gpu, _source(gpu.name), chosen, compile=compiled)
-
-
-def _source(gpu: str) -> str:
-    return "the default; --gpu names another" if gpu == DEFAULT_GPU else "named with --gpu"
+    return explain_attention_problem(problems[0], gpu, source, chosen, compile=compiled)
 
 
 def as_data(told: Explanation | AttentionExplanation) -> dict[str, Any]:

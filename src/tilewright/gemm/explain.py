@@ -296,10 +296,17 @@ def _gpu_of(call: AnyCall, name: str | None) -> tuple[Gpu, str]:
     executor = current_executor()
     if executor is not None:
         return executor.gpu, "the emulator in force"
-    from ..jit.device import device, gpu_available
+    from ..jit.device import device
 
     if call.first.device is not None:
         return device(call.first.device).gpu, "where the arrays are"
+    return gpu_of_machine("gpu=")
+
+
+def gpu_of_machine(option: str) -> tuple[Gpu, str]:
+    """The GPU to plan for where nobody named one, and why it. `option`: how to name another."""
+    from ..jit.device import device, gpu_available
+
     if gpu_available():
         return device(0).gpu, "the first GPU of this machine"
-    return find_gpu(DEFAULT_GPU), "assumed, since this machine has no usable GPU; name another with gpu="
+    return find_gpu(DEFAULT_GPU), f"assumed, since this machine has no usable GPU; name another with {option}"
