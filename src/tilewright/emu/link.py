@@ -6,11 +6,11 @@ come back before their warp goes on. Names of a function's labels, variables and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..errors import PtxError
-from .ptx import Function, Instruction, Memory, Module, Operand, Symbol, Variable, Vector
+from .ptx import Function, Instruction, Memory, Module, Operand, Register, Symbol, Variable, Vector
 
 STACK_BYTES = 16384
 """Local memory a thread has for functions that call themselves, beside the kernel's own."""
@@ -50,9 +50,11 @@ class Linked:
     """Local memory a lane needs: of the kernel and the deepest chain of calls."""
 
 
-def symbols(operands: tuple[Operand, ...]) -> Iterator[Symbol]:
+def symbols(operands: Iterable[Operand]) -> Iterator[Symbol]:
     """Every variable, label or function that operands name."""
     for operand in operands:
+        if isinstance(operand, Register):  # most are
+            continue
         if isinstance(operand, Symbol):
             yield operand
         elif isinstance(operand, Memory) and isinstance(operand.base, Symbol):

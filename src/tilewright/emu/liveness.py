@@ -37,7 +37,10 @@ def effects(instruction: Instruction, handler: registry.Handler) -> Effects:
         writes = registers_of(operands[0])
         first = 1 if handler.destination == "write" else 0
     for operand in operands[first:]:
-        reads += registers_of(operand)
+        if isinstance(operand, Register):  # most are
+            reads.append(operand)
+        else:
+            reads += registers_of(operand)
     return Effects(tuple(reads), tuple(writes), instruction.guard is None)
 
 

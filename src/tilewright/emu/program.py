@@ -230,7 +230,7 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
     ranges = live_ranges(every, blocks, successors)
     rows, counts = ranges.rows()
     calls = [block.index for block in blocks if entry.instructions[block.end - 1].opcode.startswith("call")]
-    named = {op.name for i in entry.instructions for op in symbols(i.operands)}
+    named = {symbol.name for symbol in symbols(op for i in entry.instructions for op in i.operands)}
     shared = [v for v in module.variables if v.space == "shared" and v.name in named]
     shared += [v for v in entry.variables if v.space == "shared"]
     gap = RED_ZONE if red_zones else 0

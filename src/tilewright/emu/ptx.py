@@ -109,7 +109,13 @@ def registers_of(operand: Operand) -> list[Register]:
     if isinstance(operand, Pair):
         return [r for r in (operand.first, operand.second) if r is not None]
     if isinstance(operand, Vector):
-        return [register for item in operand.items for register in registers_of(item)]
+        found: list[Register] = []
+        for item in operand.items:
+            if isinstance(item, Register):
+                found.append(item)
+            else:
+                found += registers_of(item)
+        return found
     return []
 
 
