@@ -92,3 +92,12 @@ def addresses(bits: int, mn: int, size: int, across: bool) -> np.ndarray:
     found = np.ascontiguousarray(found.reshape(-1))
     found.flags.writeable = False
     return found
+
+
+@lru_cache(maxsize=256)
+def pieces(bits: int, mn: int, size: int, across: bool, piece: int, *, once: bool = False) -> np.ndarray:
+    """The piece of so many bytes of shared memory that each element of `addresses` lies in; once: each one once."""
+    found = addresses(bits, mn, size, across) // piece
+    found = np.unique(found) if once else found
+    found.flags.writeable = False
+    return found

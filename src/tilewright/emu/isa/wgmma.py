@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..descriptor import Descriptor, addresses, begins_askew, why_wrong
+from ..descriptor import Descriptor, addresses, begins_askew, pieces, why_wrong
 from ..in_flight import given_to
 from ..machine import Machine
 from ..products import A
@@ -112,7 +112,7 @@ class InShared:
         return np.ascontiguousarray(np.moveaxis(matrix, 3, 0)), pattern
 
     def _index(self, bits: int) -> np.ndarray:
-        return addresses(bits, self.mn, self.size, self.across) // self.size
+        return pieces(bits, self.mn, self.size, self.across, self.size)
 
     def _pattern(self, team: Team, descriptors: np.ndarray) -> SharedPattern | None:
         """Return what is read, a row a warpgroup; None if a descriptor is wrong."""
@@ -122,7 +122,7 @@ class InShared:
             found = addresses(bits, self.mn, self.size, self.across)
             if self._wrong(bits, found, team.first_lanes[descriptors == bits][0] + np.arange(128)):
                 return None
-            touched[bits] = np.unique(found // shared.granule)
+            touched[bits] = pieces(bits, self.mn, self.size, self.across, shared.granule, once=True)
         if len({len(granules) for granules in touched.values()}) > 1:  # one reads some of its bytes twice
             most = max(len(granules) for granules in touched.values())
             touched = {bits: np.resize(granules, most) for bits, granules in touched.items()}
