@@ -174,6 +174,23 @@ class Mbarriers:
         self._settle(barrier)
         return before
 
+    def expect_one_phase(
+        self, instruction: Instruction, barrier: Mbarrier, lanes: np.ndarray, states: list[int]
+    ) -> None:
+        """Report lanes of one warp that arrived together, and in different phases: the later ones came too many."""
+        if states[0] >> PENDING_BITS == states[-1] >> PENDING_BITS:
+            return
+        phases = np.array(states) >> PENDING_BITS
+        late = (lanes[1:] // 32 == lanes[:-1] // 32) & (phases[1:] != phases[:-1])
+        if late.any():
+            k = int(np.flatnonzero(late)[0])
+            self._misuse(
+                instruction, int(lanes[k + 1]),
+                f"lanes of one warp arrive in different phases, {phases[k]} and {phases[k + 1]}: a phase takes "
+                f"{barrier.expected} arrivals",
+                barrier.address,
+            )  # fmt: skip
+
     def expect(self, instruction: Instruction, barrier: Mbarrier, lane: int, nbytes: int) -> None:
         """The phase takes so many bytes more."""
         self._move(instruction, barrier, lane, nbytes, f"expect_tx of {nbytes}")

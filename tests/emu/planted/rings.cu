@@ -291,3 +291,22 @@ extern "C" __global__ void a_fence_of_the_initialisation_before_a_relaxed_arriva
 
 //! shared_race | grid 2 | cluster 2 | i32[64]=zeros
 extern "C" __global__ void a_relaxed_arrival_without_that_fence(int *out) { met_by_the_peer<false>(out); }
+
+template <int COUNT>
+__device__ void all_arrive(const float *in, float *out) {
+    __shared__ float s[64];
+    __shared__ unsigned long long bar;
+    unsigned at = (unsigned)__cvta_generic_to_shared(&bar);
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(COUNT) : "memory");
+    __syncthreads();
+    s[threadIdx.x] = in[threadIdx.x];
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); // BUG
+    asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n@!p bra again;\n}" ::"r"(at) : "memory");
+    out[threadIdx.x] = s[63 - threadIdx.x];
+}
+
+//! mbarrier_misuse | block 64 | f32[64]=random f32[64]=empty
+extern "C" __global__ void a_phase_takes_one_too_few(const float *in, float *out) { all_arrive<63>(in, out); } // BUG
+
+//! right | block 64 | f32[64]=random f32[64]=empty
+extern "C" __global__ void a_phase_takes_all(const float *in, float *out) { all_arrive<64>(in, out); }

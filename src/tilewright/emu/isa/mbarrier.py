@@ -132,6 +132,7 @@ def arrive(machine: Machine, instruction: Instruction) -> Step:
                     objects.expect(instruction, barrier, lane, int(given[lane]))
                 count = 1 if expects or given is None else int(given[lane])
                 states.append(objects.arrive(instruction, barrier, lane, count, drop=drop, may_complete=whole))
+            objects.expect_one_phase(instruction, barrier, lanes, states)
             put(np.array(states, np.uint64), lanes)
 
     return step
