@@ -460,6 +460,8 @@ class GlobalRaces:
             telling.known[units[bad], theirs[bad]] < clock[bad]
         )
         bad &= self.stores[by]
+        for row in np.flatnonzero(bad).tolist():  # what it has seen there it sees again, whoever fences
+            bad[row] = not telling.has_newest(track.buffer.start + int(cells[row, 0]) * self.granule, int(units[row]))
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             place, other = track.buffer.start + int(cells[row, 0]) * self.granule, int(last[row]) - 1

@@ -312,6 +312,11 @@ class Telling:
             return np.zeros(len(lanes), bool)
         return np.asarray(self.listened[lanes // 32] == self.machine.shadow.stamps()[lanes // 32])
 
+    def has_newest(self, word: int, unit: int) -> bool:
+        """Return whether a unit, counted from the batch's first, has read what a place holds now."""
+        flag = self.flags.get(word)
+        return flag is not None and bool(self.read[flag, unit] == self.version[flag])
+
     def has_listened(self, word: int, unit: int) -> bool:
         """Return whether a unit of the batch has read a place by an atomic or a strong load."""
         here = unit - self.first

@@ -207,14 +207,15 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
             lanes, offsets, start = found
             races, flushing = machine.races, op == "add" and kind == "f32"
             index, view = (offsets + start) // nbytes, machine.memory.views[nbytes]
-            before = view[index] if races is not None and races.waiting else None
+            waiting = races if races is not None and races.waiting else None
+            if waiting:  # the old value may take the register of the new one
+                before, values = view[index], np.broadcast_to(sources[0], (machine.lanes,)).copy()
             if fast is not None:
                 fast(machine.memory.host + start, offsets, lanes, True)
             else:
                 apply(view, index, lanes, _add_flushing if flushing else update)
-            if races is not None and before is not None:
-                values = np.broadcast_to(sources[0], (machine.lanes,))
-                races.stored(before, view[index], values if lanes is None else values[lanes])
+            if waiting:
+                waiting.stored(before, view[index], values if lanes is None else values[lanes])
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
 
