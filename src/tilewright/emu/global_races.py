@@ -62,6 +62,8 @@ class GlobalRaces:
         self.fixed = FixedLoads(self) if judged and FixedLoads.needed(roles) else None
         self.telling = Telling(machine, units, self.width) if listens and self.between else None
         self.trusted = self.telling is not None and any(role.trusted for role in roles)
+        if self.telling is not None:
+            self.telling.compares = self.trusted
         self.updates = np.array([role is not None and (role.updates or role.looks) for role in self.roles])
         """Strong stores that race with each other."""
         self.stores = np.array([role is not None and role.head == "st" for role in self.roles])

@@ -79,6 +79,8 @@ class Telling:
         """The clock of each column of the batch at its unit's last fence or acquire."""
         self.listened = np.full(machine.lanes // 32, -1, np.int32)
         """The clock of each warp of the batch when it listened last, where warps are told apart."""
+        self.compares = False
+        """Whether anybody asks for `compared`."""
         self.compared = np.zeros_like(self.known)
         """What would be known by flags whose value was compared with something, if no fence were missing."""
         self.clock = np.ones(count, np.int32)
@@ -207,7 +209,7 @@ class Telling:
         flags = np.array([self.flag(word) for word in words[places].tolist()], np.int64)[which]
         if self._act(role, grains.astype(np.int64), flags, tells):
             self.age += not tells
-        if role.listens and not role.trusted:
+        if self.compares and role.listens and not role.trusted:
             np.maximum.at(self.compared, grains // self.parts, self.flag_heard[flags])
         if role.acquires:
             self._take(np.unique(grains // self.parts))
