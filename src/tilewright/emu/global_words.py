@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .ptx import Immediate, Instruction, Memory, Operand, Register, Vector
+from .uses import reaches
 
 if TYPE_CHECKING:
     from .program import Code
@@ -117,7 +118,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         return Role(
             (POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases, updates=updates, looks=looks,
             acquires=acquires, relaxed=loads and "relaxed" in parts,
-            trusted=loads and not acquires and not _compared(program, instruction),
+            trusted=loads and not acquires and not reaches(program, instruction.index, _COMPARING),
         )  # fmt: skip
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)
 
@@ -191,19 +192,6 @@ def looks_first(program: Code, store: Instruction) -> bool:
             held |= set(writes)
         else:
             held -= set(writes)
-    return False
-
-
-def _compared(program: Code, load: Instruction) -> bool:
-    """Return whether what a load has read is compared with something, or may be: wherever it goes, in loops too."""
-    held, seen = _registers(load.operands[0]), set[int]()
-    while held:
-        for index in program.readers.get(held.pop(), ()):
-            if program.instructions[index].opcode.startswith(_COMPARING):
-                return True
-            if index not in seen:
-                seen.add(index)
-                held += program.effects(index).writes
     return False
 
 

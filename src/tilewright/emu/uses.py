@@ -50,18 +50,18 @@ def _used(program: Code, item: Operand, after: int, end: int, size: int, offset:
             each = size // len(to.items)
             for k, part in enumerate(to.items):
                 found += _used(program, part, index, end, each, offset + k * each)
-        elif parts[0] not in _PASSED_ON and _FLOATS.get(parts[-1]) == size and not _dropped(program, index):
+        elif parts[0] not in _PASSED_ON and _FLOATS.get(parts[-1]) == size and not reaches(program, index, "selp."):
             found.append((offset, size))
     return found
 
 
-def _dropped(program: Code, index: int) -> bool:
-    """Return whether a `selp` may choose something else than the result of an instruction, or than what is made of
-    it."""
+def reaches(program: Code, index: int, heads: str | tuple[str, ...]) -> bool:
+    """Return whether the result of an instruction, or what is made of it, may come to an instruction whose opcode
+    starts so: wherever it goes, in loops too."""
     held, seen = list(program.effects(index).writes), set[int]()
     while held:
         for reader in program.readers.get(held.pop(), ()):
-            if program.instructions[reader].opcode.startswith("selp."):
+            if program.instructions[reader].opcode.startswith(heads):
                 return True
             if reader not in seen:
                 seen.add(reader)
