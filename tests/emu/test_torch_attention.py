@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 import tilewright as tw  # noqa: E402
 from tilewright.errors import InvalidOperand  # noqa: E402
-from tilewright.lab.attention_host import attention_calls  # noqa: E402
 
 F = torch.nn.functional
 
@@ -292,19 +291,22 @@ def test_packed_starts_may_be_torchs():
         close(out[first:end].transpose(0, 1)[None], in_double(F.scaled_dot_product_attention, *part))
 
 
-def test_the_host_suites_calls_are_right_and_are_attentions():
-    case = {"batch": 2, "heads": 2, "seq": 20, "d_head": 32, "dtype": "f16", "causal": True}
-    with tw.emulator(), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        verdict, calls = attention_calls(torch, case, device="cpu")
-        results = [call() for call in calls.values()]
-    assert verdict.ok, verdict.reason
-    assert len(results) == 6
-    whole = results[0]
-    for result in (results[1], results[2][0], results[4]):
-        assert torch.equal(result, whole)
-    packed = results[3].reshape(2, 20, 2, 32).transpose(1, 2)
-    torch.testing.assert_close(packed, whole, atol=2e-3, rtol=0)
+def test_every_way_to_call_gives_the_same_attention():
+    q, k, v = tensors(b=2, h=2, hk=2, sq=20, sk=20)
+    rows = [x.transpose(1, 2).reshape(40, 2, 32).contiguous() for x in (q, k, v)]
+    starts = torch.tensor([0, 20, 40], dtype=torch.int32)
+    with tw.emulator():
+        whole = tw.attention(q, k, v, is_causal=True)
+        others = (
+            tw.attention(q, k, v, is_causal=True, out=torch.empty_like(q)),
+            tw.attention(q, k, v, is_causal=True, return_lse=True)[0],
+            tw.torch.scaled_dot_product_attention(q, k, v, is_causal=True),
+        )
+        packed = tw.attention_varlen(*rows, starts, starts, 20, is_causal=True)
+    for other in others:
+        assert torch.equal(other, whole)
+    torch.testing.assert_close(packed.reshape(2, 20, 2, 32).transpose(1, 2), whole, atol=2e-3, rtol=0)
+    torch.testing.assert_close(whole, F.scaled_dot_product_attention(q, k, v, is_causal=True), atol=4e-3, rtol=0)
 
 
 def test_operands_are_cast_as_autocast_does_before_an_earlier_call_is_looked_up(monkeypatch):

@@ -236,8 +236,10 @@ def _climb_one(
 STALL_METRICS = PIPES | {
     "tensor_pipe": "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
     "xu_pipe": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active",
+    "alu_pipe": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active",
+    "l2": "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
 }
-_SHARES = ("issue_active", "fma_pipe", "shared_pipe", "tensor_pipe", "xu_pipe")
+_SHARES = ("issue_active", "fma_pipe", "alu_pipe", "shared_pipe", "tensor_pipe", "xu_pipe", "l2")
 
 
 def attention_stalls(steps: Sequence[AttentionStep], gpu: Gpu, say: Progress = silent) -> list[dict[str, Any]]:

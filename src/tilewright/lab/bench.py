@@ -1,7 +1,7 @@
 """Times on a GPU, as ratios inside one run: candidate and reference interleaved, pair by pair.
 
 Device time comes from events. Short kernels are captured into a graph and replayed, so that launch gaps stay out; what
-a call costs the host is another figure (lab/host.py). Clocks and power are read, never set.
+a call costs the host is another figure (lab/host.py, host_pairs.py). Clocks and power are read, never set.
 """
 
 from __future__ import annotations

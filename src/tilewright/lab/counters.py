@@ -60,6 +60,7 @@ PIPES = {
     "cycles": "sm__cycles_active.avg",
     "products": "smsp__inst_executed_pipe_tensor_op_hmma.sum",
 } | {name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS}
+_WITH_MEMORY = PIPES | {"dram_bytes": "dram__bytes.sum"}
 
 
 def watched(module: str, launches: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, float]]:
@@ -90,13 +91,14 @@ def read_hardware(steps: Sequence[Step], metrics: Mapping[str, str] = METRICS) -
 def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> list[dict[str, Any]]:
     """One record a step: the check, the busiest pipes (shares), warps stalled per issued instruction by reason.
 
-    `cycles_per_product`: active cycles of an SM's quarter for each of its tensor-core instructions.
+    `cycles_per_product`: active cycles of an SM's quarter for each of its tensor-core instructions. `flop_per_byte`: of
+    what device memory read and wrote.
     """
     executor, records = executor_for(0), []
     operands: dict[GemmProblem, TrialOperands] = {}
     origin = provenance(machine_kind="gpu", gpu=gpu.name, arch=gpu.arch.name, driver=driver_version())
     say(0, "Nsight Compute")
-    for number, (step, read) in enumerate(zip(steps, read_hardware(steps, PIPES), strict=True)):
+    for number, (step, read) in enumerate(zip(steps, read_hardware(steps, _WITH_MEMORY), strict=True)):
         say(number, step.rung.id)
         if step.problem not in operands:
             operands = {step.problem: prepare(step.problem)}
@@ -105,6 +107,7 @@ def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> li
         products, quarters = read["products"], gpu.arch.warp_schedulers * gpu.sm_count
         result |= {name: read[name] / 100 for name in ("issue_active", "fma_pipe", "shared_pipe")}
         result["cycles_per_product"] = read["cycles"] * quarters / products if products else None
+        result["flop_per_byte"] = step.problem.flops / read["dram_bytes"]
         result["stalls"] = {name: read[name] for name in STALLS}
         records.append(as_record("stalls", step, result, origin))
     return records

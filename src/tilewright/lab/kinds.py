@@ -207,7 +207,6 @@ KINDS: dict[str, Kind] = {
     "accuracy": Kind(_cases("accuracy.accuracy_records"), 1),
     "counters": Kind(_counters, 3),
     "stalls": Kind(_stalls, 4),
-    "host": Kind(_cases("host.host_records"), 1),
     "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
     "cold": Kind(_cases("cold.cold_records"), 15),
     "attention": Kind(_attention, 3, kernels=_attention_kernels, planned=_step(attention_steps)),
@@ -222,7 +221,6 @@ KINDS: dict[str, Kind] = {
     "attention-packed": Kind(
         _timed_cases("attention_packed.packed_records"), 2, kernels=_kernels("attention_packed.kernels")
     ),
-    "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "sums": Kind(_timed_cases("sums.sums_records"), 38, kernels=_kernels("sums.kernels")),
     "blocks": Kind(_timed_cases("blocks.block_records"), 10),
     "grouped": Kind(_timed_cases("grouped.grouped_records"), 4, **_of("grouped")),

@@ -21,11 +21,6 @@ MEASURED: tuple[Column, ...] = (
     ("spill B", _result("spill_bytes", "d")),
     ("shared B", _result("shared_bytes", "d")),
 )
-HOST: tuple[Column, ...] = (
-    ("call", lambda record: f"`{record['case']['call']}`"),
-    ("batch x heads x length x d_head", lambda record: "{batch} x {heads} x {seq} x {d_head}".format(**record["case"])),
-    ("host us per call", _result("host_us", ".1f")),
-)
 _FIGURES: tuple[Column, ...] = (
     ("config", _config),
     ("ms", _milliseconds),

@@ -103,11 +103,6 @@ SIZES_PAGE: tuple[Column, ...] = (
     ("of cuBLAS", _share("ratio")),
     ("p10..p90", _spread),
 )
-HOST_PAGE: tuple[Column, ...] = (
-    ("call", lambda record: f"`{record['case']['call']}`"),
-    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
-    ("host us per call", _result("host_us", ".1f")),
-)
 
 
 def _parts(us: dict[str, float]) -> str:
@@ -287,7 +282,6 @@ PAGES: dict[str, Page] = {
     "fp32-f08-threads": LADDER_PAGE,
     "fp32-cp-async": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
-    "host-time": HOST_PAGE,
     "host-calls": HOST_CALLS_PAGE,
     "fp32-sums": SUMS_PAGE,
     "cold-start": COLD_PAGE,
@@ -309,7 +303,6 @@ PAGES: dict[str, Page] = {
     "hopper-power": beside_torch.POWER,
     "hopper-one-row": beside_torch.COPIES,
     "fp32-products": PRODUCTS_PAGE,
-    "bf16-host": HOST_PAGE,
     "attention-ladder": attention.LADDER,
     "attention-causal": attention.LADDER,
     "attention-buffer": attention.LADDER,
@@ -324,7 +317,6 @@ PAGES: dict[str, Page] = {
     ),
     "attention-decode": attention.DECODE,
     "attention-packed": attention.PACKED,
-    "attention-host": attention.HOST,
     "attention-stalls": attention.STALLS,
     "attention-hopper-stalls": (attention.SIZES[0], *attention.STALLS),
     "profile": profiles.PAGE,
