@@ -262,3 +262,14 @@ def test_keys_and_values_of_llama_s_layers_are_planned_by_measurement(shape):
     plan = plan_for(dense(m, n, k, layout=layout), GPUS["H200"])
     assert plan.source == "shipped with the package"
     assert plan.rung.loaders
+
+
+@pytest.mark.parametrize(("blocks", "fit"), [(3, 39), (4, 30)])
+def test_clusters_that_do_not_all_fit_at_once_take_twice_the_time(blocks, fit):
+    """One more fits neither, though 40 clusters of 3 and 31 of 4 would fill no more than an H200's 132 SMs."""
+    rung = find_rung("h19")
+    config = dataclasses.replace(rung.default, cluster_k=blocks)
+    works = [work_of(dense(128, 128 * clusters, 14336), rung, config) for clusters in (fit, fit + 1)]
+    times = [predict(work, GPUS["H200"]).ms for work in works]
+    assert times[1] > 1.5 * times[0]
+    assert predict_all(works, GPUS["H200"]) == pytest.approx(times)

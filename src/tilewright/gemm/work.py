@@ -150,7 +150,8 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
         4.0 * problem.m * problem.n * problem.batch, others=block.others,
         singles=_singles(problem, rung, config, edge, facts) * tile_k,
         stores=_stores(problem, rung, config), covered=config.turns > 1,
-        edge=edge, above=block.above, passes=_passes(before, rung, config, packs) if packs or rung.splits else (),
+        edge=edge, above=block.above, cluster=config.cluster,
+        passes=_passes(before, rung, config, packs) if packs or rung.splits else (),
     )  # fmt: skip
 
 

@@ -23,6 +23,9 @@ SHARED_BYTES = 128
 """Bytes per clock that an SM's shared memory gives."""
 MMA_SHARE = {(9, 0): 0.63}
 """The share of the tensor peak that mma.sync reaches: 625 of 989 TFLOP/s on an H200; nearly all of it elsewhere."""
+LEFT_OUT = {3: 5 / 44, 4: 1 / 11}
+"""The share of the SMs that clusters of so many blocks, or more, leave idle, since a cluster lies in one GPC: on an
+H200 with 132 SMs 39 clusters of 3 and 30 of 4 ran at once, and grids of 40 and 32 took twice the time."""
 BOUNDS = ("arithmetic", "shared memory", "L2", "latency", "single elements")
 """What the time of one step of a block may be bound by."""
 
@@ -111,6 +114,8 @@ class Work(NamedTuple):
     """How much slower than its terms say."""
     parts: int = 1
     """Blocks that share a tile, each with its part of the steps."""
+    cluster: int = 1
+    """Blocks that start together, on neighbouring SMs."""
     passes: tuple[int, ...] = ()
     """Bytes that each launch moves which prepares an operand."""
 
@@ -239,7 +244,9 @@ def _times(work: Any, fit: Fit, board: _Board, registers: Any, resident: Any, ho
     sms, clock, rate, schedulers, lanes, dram_gb_s, _, _ = board
     most, least, either = how
     blocks = work.tiles * work.parts
-    busiest = most(1, -(-blocks // sms))
+    left_out = either(work.cluster < 3, 0.0, either(work.cluster == 3, LEFT_OUT[3], LEFT_OUT[4]))
+    reached = sms + -(sms * left_out) // 1  # whole SMs
+    busiest = most(1, -(-blocks // reached))
     beside = least(busiest, resident)
     # a scheduler hides an instruction's latency with other warps and with independent products of its own
     ahead = beside * work.threads / 32 / schedulers
