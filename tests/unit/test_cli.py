@@ -90,6 +90,7 @@ def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, comma
     assert status == 0
     assert "Usage" in out
     assert max(map(len, out.splitlines())) <= 100
+    assert run("help", *command)[:2] == (0, out)
 
 
 @pytest.mark.parametrize(

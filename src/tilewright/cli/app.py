@@ -42,6 +42,16 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
+@app.command("help", epilog="Example:  tilewright help bench")
+def _help(
+    context: typer.Context,
+    command: Annotated[list[str] | None, typer.Argument(help="Such as bench, or ladder gemm.")] = None,
+) -> None:
+    """Print a command's help, as --help does."""
+    whole = context.find_root()
+    whole.command.main([*(command or ()), "--help"], whole.info_name, standalone_mode=False)
+
+
 ladder.app.command(epilog=attention.EXAMPLE)(attention.attention)
 app.add_typer(ladder.app, name="ladder")
 app.command(epilog="Example:  tilewright rungs")(rungs.rungs)
