@@ -81,6 +81,8 @@ class Library:
         """(product, warpgroups, A, B, D as its Accumulators) -> likewise."""
         self.apart = self._function("tw_apart", 4, ctypes.c_int64)
         """(addresses, lanes or 0, how many, relative addresses) -> whether they are those."""
+        self.classes = self._function("tw_classes", 4)
+        """(addresses, how many, bytes, out): of each warp how native/access.c says that they lie."""
         self.equal = self._function("tw_equal", 5, ctypes.c_int64)
         """(values, lanes or 0, how many, known values, bytes of one) -> whether they are those."""
         self.load = self._function("tw_load", 7)

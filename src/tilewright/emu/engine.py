@@ -32,7 +32,6 @@ PLAIN, ACCESS, PYTHON, MULTIPLY = range(4)
 BY_PYTHON, ON, BY_PREDICATE = range(3)
 BEGIN, STEP, FINAL, LIMIT, FULL = range(5)
 READS_SHARED, WRITES_SHARED, READS_GLOBAL, WRITES_GLOBAL = range(4)
-ANY, ROW, SAME = range(3)
 _STATE = (
     "blocks", "key", "live", "picked", "mask", "lanes", "uniform", "here", "entry", "active", "live_count",
     "live_warps", "active_warps", "picks", "fair", "fair_most", "ran", "watch_at", "by_order", "clock", "limit",
@@ -60,13 +59,6 @@ HOPELESS = 64
 FORGOTTEN = 8
 """Patterns that are kept beyond those that Python remembers."""
 _STRONG = re.compile(r"\.(volatile|mmio|relaxed|acquire|release)\b")
-
-
-def _classes(offsets: np.ndarray, nbytes: int) -> np.ndarray:
-    """Return of each warp how its addresses lie."""
-    steps = np.diff(offsets.reshape(-1, 32), axis=1)
-    row, same = (steps == nbytes).all(axis=1), (steps == 0).all(axis=1)
-    return np.where(row, ROW, np.where(same, SAME, ANY)).astype(np.uint8)
 
 
 class Access:
@@ -118,8 +110,9 @@ class Access:
         known, offsets = (pattern.base, pattern.offsets) if self.shared else (pattern.relative, pattern.relative)
         held = [known, offsets]
         if pattern.lanes is None:
-            held.append(_classes(offsets.view(np.int64), size))
+            held.append(np.empty(len(offsets) // 32, np.uint8))
             row[P["classes"]] = address(held[-1])
+            engine.library.classes(address(offsets), len(offsets), size, address(held[-1]))
         else:
             mask = np.zeros(engine.machine.lanes, bool)
             mask[pattern.lanes] = True

@@ -21,6 +21,8 @@ REMEMBERED = 8
 """Patterns kept at one instruction."""
 HOPELESS = 32
 """Accesses in a row with addresses of their own, after which only the last pattern is kept, for thrice as many."""
+LATELY = 4
+"""Patterns of any instruction that new ones are compared with: a thread's elements often lie in one pattern."""
 MOST_BUFFERS = 64
 """Races between blocks are judged of an access that reaches so many buffers at once."""
 
@@ -61,6 +63,14 @@ class GlobalPattern:
         self.sectors: dict[int, int] = {}
         """First address modulo 32 -> sectors of all warps."""
 
+    def again(self) -> GlobalPattern:
+        """Return a pattern of another instruction, which has the same addresses and lanes."""
+        other = GlobalPattern.__new__(GlobalPattern)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.buffer = None
+        return other
+
     @property
     def unique(self) -> bool:
         """Return whether no two lanes touch the same granule."""
@@ -80,6 +90,7 @@ class GlobalPort:
         self.races = machine.races
         self._relative = np.empty(machine.lanes, np.uint64)
         self._index = np.empty(machine.lanes, np.int64)
+        self._lately: list[GlobalPattern] = []
 
     def locate(
         self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
@@ -106,12 +117,10 @@ class GlobalPort:
         if not count:
             return None
         first = int(base[0 if lanes is None or len(base) == 1 else lanes[0]])
-        pattern = self._known(site, base, lanes, count)
+        pattern = self._known(site.patterns, base, lanes, count)
         site.fresh = 0 if pattern is not None else site.fresh + 1
         if pattern is None:
-            seen = base if lanes is None or len(base) == 1 else base[lanes]
-            relative = np.subtract(seen, seen[0], out=np.empty(count, np.uint64))
-            pattern = GlobalPattern(machine, lanes, relative, nbytes)
+            pattern = self._new(base, lanes, count, nbytes)
             site.patterns.insert(0, pattern)
             del site.patterns[1 if site.fresh % (4 * HOPELESS) > HOPELESS else REMEMBERED :]
         start = first + offset
@@ -143,20 +152,35 @@ class GlobalPort:
         site.bytes += nbytes * count
         return lanes, pattern.relative.view(np.int64), start - ARENA_BASE
 
-    def _known(self, site: Site, base: np.ndarray, lanes: np.ndarray | None, count: int) -> GlobalPattern | None:
-        """The remembered pattern that the lanes' addresses have."""
+    def _new(self, base: np.ndarray, lanes: np.ndarray | None, count: int, nbytes: int) -> GlobalPattern:
+        """A pattern of the lanes' addresses for an instruction that has not had it."""
+        lately = self._lately
+        known = self._known([one for one in lately if one.nbytes == nbytes], base, lanes, count)
+        if known is not None:
+            return known.again()
+        seen = base if lanes is None or len(base) == 1 else base[lanes]
+        relative = np.subtract(seen, seen[0], out=np.empty(count, np.uint64))
+        pattern = GlobalPattern(self.machine, lanes, relative, nbytes)
+        lately.insert(0, pattern)
+        del lately[LATELY:]
+        return pattern
+
+    def _known(
+        self, patterns: list[GlobalPattern], base: np.ndarray, lanes: np.ndarray | None, count: int
+    ) -> GlobalPattern | None:
+        """The pattern of these that the lanes' addresses have."""
         compiled = self.machine.compiled
         if compiled is None or len(base) == 1 or base.strides != (8,):
             seen = base if lanes is None or len(base) == 1 else base[lanes]
             relative = np.subtract(seen, seen[0], out=self._relative[:count])
-            for known in site.patterns:
+            for known in patterns:
                 if same(known.lanes, lanes) and same(known.relative, relative):
                     return known
             return None
-        if not site.patterns:
+        if not patterns:
             return None
         at, places = address(base), 0 if lanes is None else address(lanes)
-        for known in site.patterns:
+        for known in patterns:
             if same(known.lanes, lanes) and compiled.apart(at, places, count, address(known.relative)):
                 return known
         return None

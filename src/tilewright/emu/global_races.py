@@ -165,8 +165,7 @@ class GlobalRaces:
             return
         track = self.track(buffer)
         if self.within is not None:
-            for start in dict.fromkeys(starts):
-                self.within.note(role, index, pattern, start, track)
+            self.within.note_loads(role, index, pattern, dict.fromkeys(starts), track)
         if not self.between:
             return
         age = self.batch if self.telling is None else self.telling.moment()

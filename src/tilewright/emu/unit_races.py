@@ -8,6 +8,7 @@ the notes are gone through, and from then on each granule keeps who accessed it 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,27 @@ class UnitRaces:
             messages.tell_plainly(lanes, places)
         if messages.overflowed:
             self.races.within = None
+
+    def note_loads(self, role: Role, index: int, pattern: GlobalPattern, starts: Iterable[int], track: Track) -> None:
+        """Note accesses of which `only_reads` holds, each from another address on."""
+        bulk, shadow = self.bulk, self.machine.shadow
+        if shadow.messages is not None or self.races.updated or track in bulk.stores or track in bulk.loads:
+            for start in starts:
+                self.note(role, index, pattern, start, track)
+            return
+        stamps, time, first = shadow.stamps(), self.machine.meetings.time, self.races.first_lane
+        inner = track.inner
+        inner.kinds.add(READ)
+        notes = inner.notes
+        for start in starts:
+            key = index, pattern, start
+            known = notes.get(key)
+            if known is not None and known.first == first:
+                known.stamps, known.time = stamps, time
+                continue
+            notes[key] = Note(index, pattern, start, first, stamps, time)
+            if len(notes) > NOTED:
+                notes.clear()
 
     @staticmethod
     def only_reads(role: Role, track: Track) -> bool:

@@ -4,6 +4,18 @@
 enum { ANY, ROW, SAME };  // addresses of a warp: whatever they are; one element after another; all one
 enum { READS_SHARED, WRITES_SHARED, READS_GLOBAL, WRITES_GLOBAL };
 
+// How the addresses of each warp lie.
+EXPORT void tw_classes(const s64* addresses, s64 lanes, s64 bytes, u8* classes) {
+  for (s64 start = 0; start < lanes; start += 32) {
+    int steps = 0, others = 0;  // lanes that are not a step from the one before; that are elsewhere
+    for (s64 k = start + 1; k < start + 32; ++k) {
+      steps += addresses[k] - addresses[k - 1] != bytes;
+      others += addresses[k] != addresses[k - 1];
+    }
+    classes[start / 32] = !steps ? ROW : !others ? SAME : ANY;
+  }
+}
+
 // Who has touched the granules of a buffer, plus 1: of each a lane of the only unit, and the only lane. Null: not kept.
 typedef struct {
   s32 *unit, *lane;

@@ -69,8 +69,25 @@ typedef struct {
 } Places;
 
 typedef s16 s16x32 __attribute__((vector_size(64), aligned(2)));
-#define LOW_HALF(x) __builtin_convertvector(*(const s16x16*)&(x), s32x16)
-#define HIGH_HALF(x) __builtin_convertvector(*((const s16x16*)&(x) + 1), s32x16)
+typedef f32 f32x4 __attribute__((vector_size(16), aligned(4)));
+#ifdef __AVX512BW__
+static inline s32x16 low_half(s16x32 x) {
+  return (s32x16)_mm512_cvtepi16_epi32(_mm512_castsi512_si256((__m512i)x));
+}
+static inline s32x16 high_half(s16x32 x) {
+  return (s32x16)_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64((__m512i)x, 1));
+}
+static inline f32x16 four_times(const f32* x) { return (f32x16)_mm512_broadcast_f32x4(_mm_loadu_ps(x)); }
+#define LARGER_U32(x, y) (u32x16) _mm512_max_epu32((__m512i)(x), (__m512i)(y))
+#else
+static inline s32x16 low_half(s16x32 x) { return __builtin_convertvector(*(const s16x16*)&x, s32x16); }
+static inline s32x16 high_half(s16x32 x) { return __builtin_convertvector(*((const s16x16*)&x + 1), s32x16); }
+static inline f32x16 four_times(const f32* from) {
+  const f32x4 x = *(const f32x4*)from;
+  return (f32x16){x[0], x[1], x[2], x[3], x[0], x[1], x[2], x[3], x[0], x[1], x[2], x[3], x[0], x[1], x[2], x[3]};
+}
+#define LARGER_U32(x, y) (((x) & (u32x16)((x) > (y))) | ((y) & ~(u32x16)((x) > (y))))
+#endif
 
 // What 32 lanes take of 32 elements.
 static inline void spread_row(const f32* values, const s16* exponents, const s32* lane, const s16* short_lane,
@@ -124,22 +141,41 @@ static inline s32x16 exponents_of(s32x16 bits, int zeros_vanish) {
 }
 
 static inline s32x16 larger(s32x16 x, s32x16 y) {
+#ifdef __AVX512BW__
+  return (s32x16)_mm512_max_epi32((__m512i)x, (__m512i)y);
+#endif
   const s32x16 more = x > y;
   return (x & more) | (y & ~more);
 }
 
 // Whole numbers other than -2^31 as fp32, of whose mantissa `keep` bits stay, cut towards zero.
 static inline f32x16 cut_whole(s32x16 x, s32x16 keep) {
+#ifdef __AVX512BW__
+  return (f32x16)((s32x16)_mm512_cvt_roundepi32_ps((__m512i)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC) & keep);
+#endif
   const s32x16 sign = x >> 31, size = (x ^ sign) - sign;
   const f32x16 near = __builtin_convertvector(size, f32x16);
   const s32x16 up = (s32x16)((u32x16)__builtin_convertvector(near, s32x16) > (u32x16)size);  // -1 where rounded up
   return (f32x16)((((s32x16)near + up) & keep) | (sign & (s32)0x80000000));
 }
 
-typedef s16 s16x4 __attribute__((vector_size(8), aligned(2)));
-typedef f32 f32x4 __attribute__((vector_size(16), aligned(4)));
-#define FOUR_TIMES(x) {(x)[0], (x)[1], (x)[2], (x)[3], (x)[0], (x)[1], (x)[2], (x)[3], \
-                       (x)[0], (x)[1], (x)[2], (x)[3], (x)[0], (x)[1], (x)[2], (x)[3]}
+#define LEAST_SCALED -100  // the exponent of the smallest numbers that fp32 scales without a loss
+
+// What products and C are scaled by where some largest exponent is below LEAST_SCALED or is that of no number; 0 where
+// fp32 cannot.
+static __attribute__((noinline)) int scales(const s32x16 (*c)[2], const s16x32* most, int zeros_vanish, int fraction,
+                                            s32x16 (*by)[2]) {
+  s32x16 odd = {0};
+  for (int r = 0; r < 4; ++r)
+    for (int h = 0; h < 2; ++h) {
+      const s32x16 products = h ? high_half(most[r]) : low_half(most[r]);
+      const s32x16 top = larger(products, exponents_of(c[r][h], zeros_vanish));
+      const s32x16 at = larger(top, (s32x16){0} + LEAST_SCALED);
+      odd |= (top > 127) | ((top != at) & ((c[r][h] & 0x7fffffff) != 0));
+      by[r][h] = (127 + fraction - at) << 23;
+    }
+  return !any_16(odd);
+}
 
 // FUSED, of four registers of D: register r is of A's kind r % 2 and of B's kind r / 2. Of A the elements of a k begin at
 // k * next. 0 where it may not be.
@@ -151,7 +187,7 @@ static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread*
   for (int first = 0; first < depth; first += step) {
     const int last = first + step < depth ? first + step : depth;
     s16x32 most[4];
-    for (int r = 0; r < 4; ++r) most[r] = (s16x32){0} + 2 * ZERO_FACTOR;
+    for (int r = 0; r < 4; ++r) most[r] = (s16x32){0} - 127;  // those below are below LEAST_SCALED too
     for (int k = first; k < last; ++k) {
       u64 of_a[2];
       memcpy(of_a, a->exponents + k * next, 16);
@@ -162,37 +198,40 @@ static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread*
         most[r] = LARGER_32(sum, most[r]);
       }
     }
-    s32x16 odd = {0}, total[4][2];
-    f32x16 by[4][2], back[4][2];
-    for (int r = 0; r < 4; ++r)
+    // The largest exponents in fp32's field of them, and how far the farthest one is beyond LEAST_SCALED.
+    s32x16 total[4][2], by[4][2];
+    u32x16 beyond = {0};
+    for (int r = 0; r < 4; ++r) {
+      const s16x32 fields = most[r] + 127;
       for (int h = 0; h < 2; ++h) {
-        const s32x16 products = h ? HIGH_HALF(most[r]) : LOW_HALF(most[r]);
-        const s32x16 top = larger(products, exponents_of(c[r][h], low < -126)), at = larger(top, (s32x16){0} - 100);
-        odd |= (top > 127) | ((top != at) & ((c[r][h] & 0x7fffffff) != 0));
-        by[r][h] = (f32x16)((127 + fraction - at) << 23), back[r][h] = (f32x16)((127 - fraction + at) << 23);
+        const s32x16 top = larger((h ? high_half(fields) : low_half(fields)) << 23, c[r][h] & 0x7f800000);
+        beyond = LARGER_U32((u32x16)top - ((127 + LEAST_SCALED) << 23), beyond);
+        by[r][h] = (s32x16)(((u32)(254 + fraction) << 23) - (u32x16)top);
         total[r][h] = (s32x16){0};
       }
-    if (any_16(odd)) return 0;
+    }
+    if (any_16((s32x16)(beyond > (127u - LEAST_SCALED) << 23)) && !scales(c, most, low < -126, fraction, by)) return 0;
     for (int k = first; k < last; ++k) {
       const f32* of_a = a->values + k * next;
-      const f32x16 x[2] = {FOUR_TIMES(of_a), FOUR_TIMES(of_a + 4)};
+      const f32x16 x[2] = {four_times(of_a), four_times(of_a + 4)};
       for (int h = 0; h < 2; ++h) {
         const f32x16 y[2] = {*(const f32x16*)(b->values[0][k] + 16 * h), *(const f32x16*)(b->values[1][k] + 16 * h)};
         for (int r = 0; r < 4; ++r)
-          total[r][h] += __builtin_convertvector(x[r % 2] * y[r / 2] * by[r][h], s32x16);
+          total[r][h] += __builtin_convertvector(x[r % 2] * y[r / 2] * (f32x16)by[r][h], s32x16);
       }
     }
-    s32x16 sums[4][2];
+    s32x16 sums[4][2], lost = {0};
     for (int r = 0; r < 4; ++r)
       for (int h = 0; h < 2; ++h) {
-        const s32x16 plus = __builtin_convertvector((f32x16)c[r][h] * by[r][h], s32x16);
+        const s32x16 plus = __builtin_convertvector((f32x16)c[r][h] * (f32x16)by[r][h], s32x16);
         const s32x16 sum = (s32x16)((u32x16)total[r][h] + (u32x16)plus);
-        odd |= ((total[r][h] ^ sum) & (plus ^ sum)) >> 31 | (sum == INT32_MIN);  // more than 32 bits hold
+        lost |= ((total[r][h] ^ sum) & (plus ^ sum)) | (sum == INT32_MIN);  // more than 32 bits hold
         sums[r][h] = sum;
       }
-    if (any_16(odd)) return 0;
+    if (any_16(lost < 0)) return 0;
     for (int r = 0; r < 4; ++r)
-      for (int h = 0; h < 2; ++h) c[r][h] = (s32x16)(cut_whole(sums[r][h], keep) * back[r][h]);
+      for (int h = 0; h < 2; ++h)
+        c[r][h] = (s32x16)(cut_whole(sums[r][h], keep) * (f32x16)((254 << 23) - by[r][h]));
   }
   return 1;
 }
