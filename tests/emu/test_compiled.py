@@ -15,7 +15,7 @@ from tilewright.emu import coalesce, compiled
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
 from tilewright.emu.straight import FORMS, Straight
-from tilewright.emu.tensor_tiles import described, run_tiles, run_warpgroups
+from tilewright.emu.tensor_tiles import Matrices, described, run_tiles, run_warpgroups
 from tilewright.gpus import find_gpu
 from tilewright.lab.emulator_speed import ROWS, run_row
 
@@ -352,9 +352,8 @@ def test_warpgroups_sum_in_their_accumulators_with_the_bits_of_the_rule(kind, sp
     before = held.transpose(3, 4, 1, 5, 0, 6, 2).reshape(2, 1, 64, n).copy()
     before[1] = 0
     others = np.delete(bank, rows, axis=0)
-    run_warpgroups(
-        machine, described(machine, "wgmma", (64, n, k), kinds), a, b, rows, np.array([0, 4]), np.array([True, False])
-    )
+    told, operands = described(machine, "wgmma", (64, n, k), kinds), (Matrices.of(a, 2), Matrices.of(b, 2))
+    run_warpgroups(machine, told, *operands, rows, np.array([0, 4]), np.array([True, False]))
     expected = arithmetic("wgmma", kinds, (9, 0))(a[..., None], b[:, :, :, None], before)
     held = bank[rows, :256].reshape(n // 8, 2, 2, 2, 4, 8, 4)
     np.testing.assert_array_equal(held.transpose(3, 4, 1, 5, 0, 6, 2).reshape(2, 1, 64, n), expected)

@@ -94,6 +94,21 @@ def addresses(bits: int, mn: int, size: int, across: bool) -> np.ndarray:
     return found
 
 
+FOURS = np.array([0, 2, 4, 6, 1, 3, 5, 7])
+"""The order of 8 columns in which the compiled sums take B: first those with even numbers."""
+
+
+@lru_cache(maxsize=256)
+def places(bits: int, mn: int, size: int, across: bool, fours: bool) -> np.ndarray:
+    """The shared address of every element as the compiled sums take them, int32 [k, mn]; `fours`: in that order."""
+    found = addresses(bits, mn, size, across).reshape(mn, -1).T
+    if fours:
+        found = found.reshape(len(found), -1, 8)[:, :, FOURS]
+    found = np.ascontiguousarray(found.reshape(-1), np.int32)
+    found.flags.writeable = False
+    return found
+
+
 @lru_cache(maxsize=256)
 def pieces(bits: int, mn: int, size: int, across: bool, piece: int, *, once: bool = False) -> np.ndarray:
     """The piece of so many bytes of shared memory that each element of `addresses` lies in; once: each one once."""

@@ -186,26 +186,39 @@ class Warps:
         _expect_room(done)
 
 
-def _matrices(words: np.ndarray, outer: int, inner: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Contiguous [k, outer, inner or 1, size] as the loops are told of it, one per tile; what has to stay."""
-    size = words.shape[3]
-    assert words.shape[1:3] in ((outer, inner), (outer, 1))
-    tiles = np.arange(outer * inner)
-    places = (tiles if words.shape[2] > 1 else tiles // inner) * size
-    return np.array([address(words), address(places), words[0].size], np.int64), (words, places)
+@dataclass(frozen=True)
+class Matrices:
+    """Matrices in memory, one per tile or warpgroup, as the loops are told of them (native/warps.c).
+
+    held: what has to stay where it is.
+    """
+
+    told: np.ndarray
+    held: Any
+
+    @classmethod
+    def of(cls, words: np.ndarray, count: int) -> Matrices:
+        """Take those of [k, outer, inner or 1, size], for so many tiles: outer times inner."""
+        words = np.ascontiguousarray(words)
+        outer, size = words.shape[1], words.shape[3]
+        inner = count // outer
+        assert outer * inner == count and words.shape[2] in (inner, 1)
+        tiles = np.arange(count)
+        places = (tiles if words.shape[2] > 1 else tiles // inner) * size
+        return cls(np.array([address(words), address(places), words[0].size, 0], np.int64), (words, places))
 
 
 def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> None:
     """Add products to D [outer, inner, m, n] in place: A [k, outer, inner or 1, m] and B likewise, all bits."""
     assert machine.compiled is not None
-    outer, inner = d.shape[:2]
-    (left, _kept), (right, _kept_too) = (_matrices(np.ascontiguousarray(x), outer, inner) for x in (a, b))
-    done = machine.compiled.tiles(address(product), outer * inner, address(left), address(right), address(d))
+    count = d.shape[0] * d.shape[1]
+    left, right = Matrices.of(a, count), Matrices.of(b, count)
+    done = machine.compiled.tiles(address(product), count, address(left.told), address(right.told), address(d))
     _expect_room(done)
 
 
 def run_warpgroups(
-    machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, rows: np.ndarray, first_warps: np.ndarray,
+    machine: Machine, product: np.ndarray, a: Matrices, b: Matrices, rows: np.ndarray, first_warps: np.ndarray,
     kept: np.ndarray,
 ) -> None:  # fmt: skip
     """The same for warpgroups, which hold D in the rows of registers `rows`, as fp32.
@@ -213,12 +226,10 @@ def run_warpgroups(
     first_warps: of each warpgroup; kept: whether it adds to what is there.
     """
     assert machine.compiled is not None
-    outer, bank = a.shape[1], machine.banks[4]
-    inner = len(first_warps) // outer
-    (left, _kept), (right, _kept_too) = (_matrices(np.ascontiguousarray(x), outer, inner) for x in (a, b))
+    bank = machine.banks[4]
     own: list[np.ndarray] = [rows.astype(np.int64), first_warps.astype(np.int64), kept.astype(np.uint8)]
     held = np.array([address(bank), bank.strides[0], *(address(table) for table in own)], np.int64)
-    told = address(left), address(right), address(held)
+    told = address(a.told), address(b.told), address(held)
     _expect_room(machine.compiled.warpgroups(address(product), len(first_warps), *told))
 
 

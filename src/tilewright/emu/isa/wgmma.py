@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..descriptor import Descriptor, addresses, begins_askew, pieces, why_wrong
+from ..compiled import address
+from ..descriptor import Descriptor, addresses, begins_askew, pieces, places, why_wrong
 from ..in_flight import given_to
 from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
 from ..shared_memory import SharedPattern
-from ..tensor_tiles import described, run_tiles, run_warpgroups
+from ..tensor_tiles import Matrices, described, run_tiles, run_warpgroups
 from .mma import SIZE, arithmetic
 from .registry import Step, executes
 from .tensor_sum import FP8
@@ -76,16 +77,20 @@ class InShared:
     """A (m x k) or B (n x k) by descriptor."""
 
     def __init__(
-        self, machine: Machine, instruction: Instruction, operand: Operand, mn: int, kind: str, across: bool
-    ) -> None:
+        self, machine: Machine, instruction: Instruction, operand: Operand, mn: int, kind: str, across: bool,
+        *, fours: bool
+    ) -> None:  # fmt: skip
+        """fours: whether the compiled sums take it as B."""
         self.machine, self.instruction = machine, instruction
         self.mn, self.kind, self.across = mn, kind, across
-        self.size = SIZE[kind]
+        self.size, self.fours = SIZE[kind], fours
         self.bits = machine.source(instruction, operand, "u64")
         self._known: dict[bytes, SharedPattern | None] = {}
 
-    def words(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
-        """The bits of the elements, [k, outer, inner or 1, mn], and the bytes as the hazard checker is told of them."""
+    def read(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
+        """Check what is read: the descriptors of the warpgroups, and the bytes as the hazard checker is told of them;
+        None where something was reported.
+        """
         descriptors = team.alike(self.instruction, self.bits, "a matrix descriptor")
         key = descriptors.tobytes() + team.first_lanes.tobytes()
         if key not in self._known:
@@ -93,10 +98,14 @@ class InShared:
                 del self._known[next(iter(self._known))]
             self._known[key] = self._pattern(team, descriptors)
         pattern = self._known[key]
-        if pattern is None:  # reported; the launch goes on with NaN
-            return np.full((32 // self.size, team.outer, team.inner, self.mn), -1).astype(f"u{self.size}"), None
-        if pattern.batch != self.machine.shared.batch:
+        if pattern is not None and pattern.batch != self.machine.shared.batch:
             self._initialised(pattern)
+        return descriptors, pattern
+
+    def words(self, team: Team, descriptors: np.ndarray, pattern: SharedPattern | None) -> np.ndarray:
+        """The bits of the elements, [k, outer, inner or 1, mn]."""
+        if pattern is None:  # reported; the launch goes on with NaN
+            return np.full((32 // self.size, team.outer, team.inner, self.mn), -1).astype(f"u{self.size}")
         shared = self.machine.shared
         words = shared.views[self.size].reshape(self.machine.ctas, -1)
         if team.every and not np.ptp(grid := descriptors.reshape(team.outer, team.inner), axis=0).any():
@@ -109,7 +118,17 @@ class InShared:
             )
             found = found.reshape(team.outer, team.inner, -1)
         matrix = found.reshape(*found.shape[:2], self.mn, -1)
-        return np.ascontiguousarray(np.moveaxis(matrix, 3, 0)), pattern
+        return np.ascontiguousarray(np.moveaxis(matrix, 3, 0))
+
+    def matrices(self, team: Team, descriptors: np.ndarray, pattern: SharedPattern | None) -> Matrices:
+        """The same for the compiled sums, which take them from shared memory themselves."""
+        if pattern is None:
+            return Matrices.of(self.words(team, descriptors, pattern), team.count)
+        shared = self.machine.shared
+        tables = {bits: places(bits, self.mn, self.size, self.across, self.fours) for bits in set(descriptors.tolist())}
+        starts = self.machine.cta_of_lane[team.first_lanes] * shared.stride
+        which = np.array([address(tables[bits]) for bits in descriptors.tolist()], np.int64)
+        return Matrices(np.array([shared.host, address(starts), 0, address(which)], np.int64), (starts, which, tables))
 
     def _index(self, bits: int) -> np.ndarray:
         return pieces(bits, self.mn, self.size, self.across, self.size)
@@ -129,7 +148,8 @@ class InShared:
         pattern = SharedPattern("tensor", self.instruction, self.mn * 32)
         pattern.lanes = team.first_lanes
         pattern.warps = machine.warp_of_lane[team.first_lanes] + np.uint8(1)
-        pattern.addresses = np.array([Descriptor.of(bits).start for bits in descriptors.tolist()])
+        starts = {bits: Descriptor.of(bits).start for bits in touched}
+        pattern.addresses = np.array([starts[bits] for bits in descriptors.tolist()])
         start = machine.cta_of_lane[team.first_lanes] * (shared.stride // shared.granule)
         pattern.granules = np.stack([touched[bits] for bits in descriptors.tolist()]) + start[:, None]
         return pattern
@@ -186,11 +206,19 @@ class InRegisters:
         self.rows = register_rows(machine, instruction, operand)
         self.size = SIZE[kind]
 
-    def words(self, team: Team) -> tuple[np.ndarray, None]:
+    def read(self, team: Team) -> tuple[np.ndarray, None]:
+        """See InShared's."""
+        return team.first_lanes, None
+
+    def matrices(self, team: Team, descriptors: np.ndarray, pattern: SharedPattern | None) -> Matrices:
+        """See InShared's."""
+        return Matrices.of(self.words(team, descriptors, pattern), team.count)
+
+    def words(self, team: Team, descriptors: np.ndarray, pattern: SharedPattern | None) -> np.ndarray:
         """See InShared's."""
         words = np.ascontiguousarray(team.registers(self.rows)).view(f"u{self.size}")
         pieces = words.reshape(2, 2, team.outer, team.inner, 4, 8, 4, 4 // self.size)  # q h . . w g t e
-        return pieces.transpose(0, 6, 7, 2, 3, 4, 1, 5).reshape(-1, team.outer, team.inner, 64), None
+        return pieces.transpose(0, 6, 7, 2, 3, 4, 1, 5).reshape(-1, team.outer, team.inner, 64)
 
 
 class Accumulators:
@@ -274,9 +302,9 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
     left = (
         InRegisters(machine, instruction, a, fields["a"])
         if isinstance(a, Vector)
-        else InShared(machine, instruction, a, 64, fields["a"], majors and across[0])
+        else InShared(machine, instruction, a, 64, fields["a"], majors and across[0], fours=False)
     )
-    right = InShared(machine, instruction, b, n, fields["b"], majors and across[-1])
+    right = InShared(machine, instruction, b, n, fields["b"], majors and across[-1], fours=True)
     adds = machine.condition(instruction, scale_d)
     products = machine.products
     assert products is not None
@@ -291,16 +319,17 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
         if not len(first_warps):
             return
         team = Team(machine, first_warps)
-        a_words, a_read = left.words(team)
-        b_words, b_read = right.words(team)
-        reads = [pattern for pattern in (a_read, b_read) if pattern is not None]
+        of_a, of_b = left.read(team), right.read(team)
+        reads = [pattern for _, pattern in (of_a, of_b) if pattern is not None]
         for pattern in reads:
             machine.shadow.record(pattern)
         products.issue(instruction, team.warps, numbers, use, reads)
         kept = team.alike(instruction, adds(), "scale-d")
         if told is not None and d.size == 4:
-            run_warpgroups(machine, told, a_words, b_words, d.rows, first_warps, kept)
+            operands = left.matrices(team, *of_a), right.matrices(team, *of_b)
+            run_warpgroups(machine, told, *operands, d.rows, first_warps, kept)
             return
+        a_words, b_words = left.words(team, *of_a), right.words(team, *of_b)
         if kept.any():
             start = d.words(team)
             start[~kept.reshape(team.outer, team.inner)] = 0

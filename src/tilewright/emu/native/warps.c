@@ -320,17 +320,37 @@ EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, const Places* pla
   return 1;
 }
 
-// Matrices in memory, one a tile: [k, tile, width] of a type, tile t at places[t] elements and its k a step apart.
+// Matrices in memory, one a tile: [k, tile, width] of a type, tile t at places[t] elements and its k a step apart. With
+// tables: element z * width + i of tile t lies at the byte places[t] + tables[t][z * width + i], in the order that is
+// asked for.
 typedef struct {
   const char* words;
   const s64* places;
   s64 step;
+  const s32* const* tables;
 } Matrices;
+
+#define GATHER(T) \
+  for (int e = 0; e < count; ++e) words[e] = *(const T*)(at + table[e])
+static void read_scattered(const char* at, const s32* restrict table, int count, int size, u32* restrict words) {
+  if (size == 1)
+    GATHER(u8);
+  else if (size == 2)
+    GATHER(u16);
+  else
+    GATHER(u32);
+}
+
+static inline int same_tile(const Matrices* from, s64 t) {  // as the tile before
+  return t && from->places[t] == from->places[t - 1] && (!from->tables || from->tables[t] == from->tables[t - 1]);
+}
 
 // fours: of 8 in a row first those with even numbers.
 static void read_tile(const Product* p, const Matrices* from, s64 tile, int second, int width, Factors* to, int fours) {
   const int size = size_of(second ? p->kind_b : p->kind_a);
-  for (int z = 0; z < p->k; ++z) {
+  if (from->tables)
+    read_scattered(from->words + from->places[tile], from->tables[tile], (int)p->k * width, size, (u32*)to->values);
+  for (int z = 0; !from->tables && z < p->k; ++z) {
     u32* words = (u32*)to->values + z * width;
     const char* at = from->words + (from->places[tile] + z * from->step) * size;
     if (fours)
@@ -353,7 +373,7 @@ EXPORT s64 tw_tiles(const Product* p, s64 tiles, const Matrices* of_a, const Mat
   a->by_row = 1, a->by_k = m;
   for (s64 t = 0; t < tiles; ++t) {
     read_tile(p, of_a, t, 0, m, a, 0);
-    if (!t || of_b->places[t] != of_b->places[t - 1]) read_tile(p, of_b, t, 1, n, b, 0);
+    if (!same_tile(of_b, t)) read_tile(p, of_b, t, 1, n, b, 0);
     for (int row = 0; row < m; row += rows) {
       const int some = rows < m - row ? rows : m - row, count = some * n;
       char* at = d + ((t * m + row) * n) * (p->rule.half ? 2 : 4);
@@ -421,7 +441,7 @@ EXPORT s64 tw_warpgroups(const Product* p, s64 teams, const Matrices* of_a, cons
           spread_row(a->values + z * 64 + 16 * w, a->exponents + z * 64 + 16 * w, lane[h], short_lane[h], spreads + w,
                      h, z);
     }
-    if (!t || of_b->places[t] != of_b->places[t - 1]) read_tile(p, of_b, t, 1, n, b, 1);
+    if (!same_tile(of_b, t)) read_tile(p, of_b, t, 1, n, b, 1);
     for (int j = 0; j < n / 8; ++j)
       for (int w = 0; w < 4; ++w) {
         s32x16 c[4][2] = {{{0}}};
