@@ -243,18 +243,6 @@ def test_a_map_may_be_changed_in_shared_memory_and_brought_to_global_memory(brou
     assert np.array_equal(result.arrays[3].reshape(8, 32), expected_box)
 
 
-def test_modes_of_convolutions_are_refused_by_name():
-    from tilewright.errors import UnknownInstruction
-
-    text = kernel(
-        SIGNATURE,
-        """asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%2, %2, %2}], [%0], {%3};" :: "r"(0), "l"(&map), "r"(0), "h"((u16)1) : "memory");""",
-    )
-    with pytest.raises(UnknownInstruction, match=r"im2col"):
-        run(text, [TensorMap.of(TENSOR, (8, 32)), "f32[256]=nan"])
-
-
 def test_what_a_store_clips_it_does_not_read_either():
     text = kernel(
         "const __grid_constant__ CUtensorMap map",

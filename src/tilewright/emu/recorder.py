@@ -171,9 +171,9 @@ def _box(machine: Machine, instruction: Instruction) -> Any:
         copies = []
         for lane in lanes.tolist():
             found = boxes.of(lane)
-            if found is None:
+            if found is None or found[0].corners is not None:  # columns of images are not drawn
                 continue
-            what, corner = found
+            what, corner, _ = found
             one = np.array([lane])
             copies.append({
                 "thread": lane % (machine.warps_per_cta * 32), "to": int(at(one)[0]), "box": list(what.box),

@@ -23,7 +23,7 @@ BYTES = 128
 UNIT = 16
 """Bytes that a box is moved in."""
 _MAGIC = b"twTMAP01"
-_LAYOUT = struct.Struct("<8sQ5Q4Q5H5B4B")
+_LAYOUT = struct.Struct("<8sQ5Q4Q5H5B4BB6h")
 FIELDS = {
     "global_address": ("address", 0), "rank": ("rank", 0), "global_dim": ("shape", 5), "global_stride": ("strides", 4),
     "box_dim": ("box", 5), "element_stride": ("element_strides", 5), "elemtype": ("dtype", 0),
@@ -50,7 +50,8 @@ def pack(description: TensorMap) -> bytes:
     return _LAYOUT.pack(
         _MAGIC, description.address, *padded(description.shape, 5), *padded(description.strides, 4),
         *padded(description.box, 5), *padded(description.element_strides, 5), rank, DTYPES.index(description.dtype),
-        SWIZZLES.index(description.swizzle), OOB_FILLS.index(description.oob_fill),
+        SWIZZLES.index(description.swizzle), OOB_FILLS.index(description.oob_fill), description.corners is not None,
+        *(value for corner in description.corners or ((), ()) for value in padded(corner, 3)),
     ).ljust(BYTES, b"\0")  # fmt: skip
 
 
@@ -61,10 +62,12 @@ def unpack(data: bytes) -> TensorMap:
         raise InvalidOperand("these bytes are not a tensor map of the emulator")
     _, address, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
     shape, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
-    rank, dtype, swizzle, fill = rest[19:]
+    rank, dtype, swizzle, fill, images, *corners = rest[19:]
+    axes = rank - 2
     return TensorMap(
-        address, DTYPES[dtype], tuple(shape[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]), tuple(steps[:rank]),
-        SWIZZLES[swizzle], OOB_FILLS[fill],
+        address, DTYPES[dtype], tuple(shape[:rank]), tuple(strides[: rank - 1]), tuple(box[: 2 if images else rank]),
+        tuple(steps[:rank]), SWIZZLES[swizzle], OOB_FILLS[fill],
+        corners=(tuple(corners[:axes]), tuple(corners[3 : 3 + axes])) if images else None,
     )  # fmt: skip
 
 
@@ -73,6 +76,8 @@ def with_field(data: bytes, name: str, index: int, value: int) -> bytes:
     if data[:8] != _MAGIC:
         raise InvalidOperand("these bytes are not a tensor map of the emulator")
     parts = list(_LAYOUT.unpack(data[: _LAYOUT.size]))
+    if parts[25]:
+        raise InvalidOperand("tensormap.replace.tile changes tiled maps, and this is one of images (im2col)")
     first = {"address": 1, "shape": 2, "strides": 7, "box": 11, "element_strides": 16, "rank": 21, "dtype": 22,
              "swizzle": 23, "oob_fill": 24}  # fmt: skip
     what, count = FIELDS[name]
@@ -126,6 +131,46 @@ def locate(what: TensorMap, coordinates: tuple[int, ...], *, units: bool = False
         at = coordinates[k] + np.arange(counts[k], dtype=np.int64) * steps[k]
         inside = (inside[:, None] & (at >= 0) & (at < what.shape[k])).reshape(-1)
     return Box(addresses, inside, size)
+
+
+def locate_pixels(
+    what: TensorMap, coordinates: tuple[int, ...], offsets: tuple[int, ...], *, units: bool = False
+) -> Box:
+    """The pixels of a column of images, channels first: from the one at `coordinates` on along width, height and depth
+    of the bounding box, then in the next image. Each is read `offsets` (a filter's tap) further. units: as `locate`.
+    """
+    assert what.address is not None
+    assert what.corners is not None
+    (channels, pixels), size = what.box, what.itemsize
+    axes = tuple(zip(*what.corners, what.shape[1:-1], what.element_strides[1:-1], strict=True))
+    at = np.array(_walk(coordinates[1:], axes, pixels), np.int64)  # [pixels, axes and number of the image]
+    at[:, :-1] += offsets
+    there: np.ndarray = np.all((at >= 0) & (at < np.array(what.shape[1:])), axis=1)
+    first = np.where(there, at @ np.array(what.strides, np.int64), 0) + what.address + coordinates[0] * size
+    inner = coordinates[0] + np.arange(channels)
+    held = (inner >= 0) & (inner < what.shape[0])
+    if units and there.all() and held.all():
+        addresses = first[:, None] + np.arange(0, channels * size, UNIT)
+        return Box(addresses.reshape(-1), np.ones(addresses.size, bool), UNIT)
+    addresses = first[:, None] + np.arange(channels) * size
+    return Box(addresses.reshape(-1), (there[:, None] & held).reshape(-1), size)
+
+
+@lru_cache(maxsize=256)
+def _walk(start: tuple[int, ...], axes: tuple[tuple[int, int, int, int], ...], pixels: int) -> list[tuple[int, ...]]:
+    """The places of so many pixels from `start` (width first, then the number of the image) on. axes: of each, the
+    corners of the bounding box, the extent, and the step."""
+    at, found = list(start), []
+    for _ in range(pixels):
+        found.append(tuple(at))
+        for axis, (lower, upper, extent, step) in enumerate(axes):
+            at[axis] += step
+            if at[axis] < extent + upper:
+                break
+            at[axis] = lower
+        else:
+            at[-1] += 1
+    return found
 
 
 @lru_cache(maxsize=64)

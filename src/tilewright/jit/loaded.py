@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from ..errors import DeviceError
+from ..errors import DeviceError, InvalidOperand
 from . import device, limits
 from .compile import CompiledKernel
 from .launch import Launch
@@ -118,8 +118,11 @@ def _encoding(description: TensorMap) -> tuple[tuple[Any, Any], tuple[Any, ...]]
 def encode_for_driver(description: TensorMap, address: int, ordinal: int = 0) -> bytes:
     """Return the 128 bytes that the GPU of this ordinal takes for a tensor at an address.
 
-    Raises InvalidOperand for an address that is not a multiple of 16, DeviceError where the driver refuses.
+    Raises InvalidOperand for an address that is not a multiple of 16 and for a map of images, which is for the emulator
+    only; DeviceError where the driver refuses.
     """
+    if description.corners is not None:
+        raise InvalidOperand("tensor map: maps of images (im2col) run on the emulator only; encode it by your own code")
     if address % 16:
         description.at(address)  # says so
     before, after = _encoding(description)

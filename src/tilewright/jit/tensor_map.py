@@ -27,6 +27,10 @@ SWIZZLES = (0, 32, 64, 128)
 OOB_FILLS = ("zero", "nan")
 MOST_BOX = 256
 """Elements of a box along one dimension."""
+MOST_PIXELS = 1024
+"""Pixels of a column."""
+CORNER_BITS = {3: 16, 4: 8, 5: 4}
+"""Dimensions of images -> bits of a corner of the bounding box, along each of their axes."""
 SHARED_ALIGNMENT = 128
 """Bytes that the address of a box in shared memory is a multiple of."""
 _NUMPY = {
@@ -54,6 +58,10 @@ class TensorMap(HashedOnce):
     oob_fill: str = "zero"
     fetched: int = 256
     """Bytes that L2 fetches from memory at once for a copy, 128 or 256: a hint."""
+    corners: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Of a map of images ("im2col"), else None: how far the box in which a column's pixels lie is from the first pixel
+    of an image, and from the last, along width, height and depth. `box` is (channels of a pixel, pixels of a column)
+    then, and element_strides are the steps from pixel to pixel."""
     array: Any = field(default=None, compare=False, repr=False)
     """The NumPy array that it was made of, where it was."""
 
@@ -77,7 +85,9 @@ class TensorMap(HashedOnce):
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """Elements that a copy moves along each dimension."""
+        """Elements that a copy moves along each dimension of the box."""
+        if self.corners is not None:
+            return self.box
         steps = (1, *self.element_strides[1:])  # TMA has no step along dimension 0
         return tuple(-(-size // step) for size, step in zip(self.box, steps, strict=True))
 
@@ -106,7 +116,7 @@ class TensorMap(HashedOnce):
         if not 1 <= self.rank <= 5:
             return f"{self.rank} dimensions; 1 to 5 are allowed"
         for name, given, count in (
-            ("strides", self.strides, self.rank - 1), ("box", self.box, self.rank),
+            ("strides", self.strides, self.rank - 1), ("box", self.box, self.rank if self.corners is None else 2),
             ("element_strides", self.element_strides, self.rank),
         ):  # fmt: skip
             if len(given) != count:
@@ -114,12 +124,14 @@ class TensorMap(HashedOnce):
         if self.address is not None and (self.address < 0 or self.address % 16):
             return f"the address {self.address:#x} is not a multiple of 16"
         for name, given, low, high in (
-            ("shape", self.shape, 1, 1 << 32), ("box", self.box, 1, MOST_BOX),
+            ("shape", self.shape, 1, 1 << 32), ("box", self.box, 1, MOST_BOX if self.corners is None else MOST_PIXELS),
             ("element_strides", self.element_strides, 1, 8),
         ):  # fmt: skip
             for k, value in enumerate(given):
                 if not low <= value <= high:
                     return f"{name}[{k}] is {value}; {low} to {high} are allowed"
+        if reason := self._why_no_images():
+            return reason
         for k, stride in enumerate(self.strides):
             if stride % 16 or not 0 <= stride < 1 << 40:
                 return f"the stride of dimension {k + 1} is {stride} bytes; it is a multiple of 16 and below 2^40"
@@ -134,6 +146,22 @@ class TensorMap(HashedOnce):
             return f"oob_fill {self.oob_fill!r} is not one of {', '.join(OOB_FILLS)}"
         if self.oob_fill == "nan" and self.dtype not in FLOATING:
             return f"oob_fill 'nan' takes a floating-point dtype, not {self.dtype}"
+        return None
+
+    def _why_no_images(self) -> str | None:
+        """Return which rule of a map of images does not hold, or None."""
+        if self.corners is None:
+            return None
+        if self.rank not in CORNER_BITS:
+            return f"{self.rank} dimensions; images have 3 to 5: channels, one to three of pixels, and their number"
+        most, axes = 1 << CORNER_BITS[self.rank] - 1, self.rank - 2
+        for corner in self.corners:
+            if len(corner) != axes or any(not -most <= value < most for value in corner):
+                return f"a corner is {axes} numbers from {-most} to {most - 1}; {corner} is not"
+        if self.box[0] > MOST_BOX:
+            return f"a pixel has {self.box[0]} channels; a copy takes at most {MOST_BOX}"
+        if self.element_strides[0] != 1 or self.element_strides[-1] != 1:
+            return f"steps are between pixels: those of {self.element_strides} for channels and images have to be 1"
         return None
 
     @classmethod
@@ -158,6 +186,23 @@ class TensorMap(HashedOnce):
         return cls(
             None, kind, tuple(reversed(array.shape)), tuple(reversed(array.strides[:-1])), tuple(reversed(box)),
             tuple(reversed(element_strides)) if element_strides else (), swizzle, oob_fill, array=array,
+        )  # fmt: skip
+
+    @classmethod
+    def of_images(
+        cls, array: Any, lower: tuple[int, ...], upper: tuple[int, ...], channels: int, pixels: int, *,
+        dtype: str | None = None, swizzle: int = 0, oob_fill: str = "zero", steps: tuple[int, ...] | None = None,
+    ) -> TensorMap:  # fmt: skip
+        """Describe images [n, (depth,) (height,) width, channels] for copies that convolutions make ("im2col").
+
+        `lower`, `upper`: where the box of a filter's first tap begins and ends, from an image's first and last pixel,
+        in the array's order: -padding, and padding - (filter - 1) x dilation. `channels`, `pixels`: of one copy.
+        `steps`: from pixel to pixel, a convolution's stride. The rest is as in `of`. For the emulator only.
+        """
+        whole = cls.of(array, (1,) * (array.ndim - 1) + (channels,), dtype=dtype, swizzle=swizzle, oob_fill=oob_fill)
+        return replace(
+            whole, box=(channels, pixels), corners=(tuple(reversed(lower)), tuple(reversed(upper))), array=array,
+            element_strides=(1, *reversed(steps), 1) if steps else whole.element_strides,
         )  # fmt: skip
 
     def at(self, address: int) -> TensorMap:

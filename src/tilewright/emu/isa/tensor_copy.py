@@ -1,7 +1,7 @@
 """cp.async.bulk.tensor: boxes of a tensor that a tensor map describes, to and from shared memory; tensor maps changed.
 
-Tiled copies of 1 to 5 dimensions. The whole box is credited to the mbarrier, also what lies outside the tensor and is
-filled; a store leaves that out. Modes of convolutions (im2col) and interleaved maps are refused.
+Tiled copies of 1 to 5 dimensions, and columns of pixels of images (im2col) of 3 to 5. The whole box is credited to the
+mbarrier, also what lies outside the tensor and is filled; a store leaves that out. Interleaved maps are refused.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from ..machine import Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
 from ..operands import WINDOWS
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
-from ..tensor_maps import BYTES, NAN, locate, swizzled, unpack, with_field
+from ..tensor_maps import BYTES, NAN, Box, locate, locate_pixels, swizzled, unpack, with_field
 from .bulk import Arrivals, Bytes, active_lanes, check_global, merging
 from .registry import Step, executes
 
 _DIM = "{dim:1d|2d|3d|4d|5d}"
 _HINT = "{hint:.L2::cache_hint|}"
 _DONE = ".mbarrier::complete_tx::bytes"
-_MODE = "{mode:.tile|}"
+_MODE = "{mode:.tile|.im2col|}"
+_STORE_MODE = "{mode:.tile|.im2col_no_offs|}"
 
 
 class Boxes:
-    """`[map, {coordinates}]` of each lane."""
+    """`[map, {coordinates}]` of each lane, and in mode im2col `{offsets}` of a filter's tap."""
 
-    def __init__(self, machine: Machine, instruction: Instruction, operand: Operand, stores: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, instruction: Instruction, operand: Operand, tap: Operand | None = None,
+        stores: bool = False,
+    ) -> None:  # fmt: skip
         self.machine, self.instruction = machine, instruction
         whole = isinstance(operand, Vector) and len(operand.items) == 2 and isinstance(operand.items[1], Vector)
         machine.expect(instruction, whole, "needs [map, {coordinates}]")
@@ -42,9 +46,14 @@ class Boxes:
         machine.expect(instruction, len(at) == self.rank, f"needs {self.rank} coordinates")
         self.map = machine.source(instruction, operand.items[0], "u64")
         self.coordinates = [machine.source(instruction, item, "s32") for item in at]
+        self.images, axes = instruction.fields["mode"].startswith(".im2col"), self.rank - 2
+        machine.expect(instruction, not self.images or axes > 0, "takes images of 3 to 5 dimensions")
+        offsets = tap.items if isinstance(tap, Vector) else ()
+        machine.expect(instruction, tap is None or len(offsets) == axes, f"needs {axes} offsets of a filter's tap")
+        self.offsets = [machine.source(instruction, item, "u16") for item in offsets]
 
-    def of(self, lane: int) -> tuple[TensorMap, tuple[int, ...]] | None:
-        """(the map, the coordinates); a complaint and None for what is no map of this rank."""
+    def of(self, lane: int) -> tuple[TensorMap, tuple[int, ...], tuple[int, ...]] | None:
+        """(the map, the coordinates, the offsets); a complaint and None for what is no map of this rank and mode."""
         machine = self.machine
 
         def one(values: np.ndarray) -> int:
@@ -56,6 +65,9 @@ class Boxes:
             machine.maps.check(self.instruction, lane, address)
             if found.rank != self.rank:
                 raise InvalidOperand(f"the map has {found.rank} dimensions, the instruction is of {self.rank}")
+            if self.images != (found.corners is not None):
+                of = ("tiles", "images")
+                raise InvalidOperand(f"the map is one of {of[not self.images]}, the instruction of {of[self.images]}")
             if found.dtype.endswith("_ftz"):
                 raise InvalidOperand(f"tensor maps of {found.dtype} are not emulated")
         except InvalidOperand as error:
@@ -72,14 +84,23 @@ class Boxes:
                 self.instruction, np.array([lane]), address,
             )  # fmt: skip
             return None
-        if self.stores and min(at) < 0:  # as CUDA's manual says; an H100 and an H200 stop with an illegal instruction
+        if (
+            self.stores and not self.images and min(at) < 0
+        ):  # as CUDA's manual says; an H100 and an H200 stop with an illegal instruction
             machine.report(
                 "tensor_map",
                 f"a box that is stored starts at {at}: it may reach over a tensor's end, but not begin before it",
                 self.instruction, np.array([lane]), address,
             )  # fmt: skip
             return None
-        return found, at
+        tap = tuple(one(values) for values in self.offsets) or (0,) * (self.rank - 2)
+        return found, at, tap
+
+
+def _located(what: TensorMap, at: tuple[int, ...], tap: tuple[int, ...], units: bool) -> Box:
+    if what.corners is None:
+        return locate(what, at, units=units)
+    return locate_pixels(what, at, tap, units=units)
 
 
 def map_bytes(machine: Machine, address: int) -> bytes:
@@ -109,14 +130,14 @@ def _units(wide: int, count: int, pitch: int, swizzle: int, first: int) -> np.nd
 
 
 def gathered(
-    machine: Machine, instruction: Instruction, lane: int, what: TensorMap, at: tuple[int, ...]
+    machine: Machine, instruction: Instruction, lane: int, what: TensorMap, at: tuple[int, ...], tap: tuple[int, ...]
 ) -> tuple[np.ndarray, Rows | None] | None:
     """The bytes of a box, uint8 [units, 16], filled where it leaves the tensor, and where they are from.
 
     None after a complaint.
     """
     assert what.address is not None
-    box = locate(what, at, units=True)
+    box = _located(what, at, tap, units=True)
     size = box.size
     if check_global(machine, instruction, lane, what.address, 1, False) is None:  # a load touches the base anyway
         return None
@@ -153,13 +174,14 @@ def _mapped(
     destination="none",
 )
 def tensor_load(machine: Machine, instruction: Instruction) -> Step:
-    """`[to], [map, {coordinates}], [mbarrier]{, blocks}{, cache policy}`."""
+    """`[to], [map, {coordinates}], [mbarrier]{, {offsets}}{, blocks}{, cache policy}`."""
     to, source, told, *rest = instruction.operands
     fields = instruction.fields
-    wanted = bool(fields["many"]) + bool(fields["hint"])
+    images = fields["mode"] == ".im2col"
+    wanted = images + bool(fields["many"]) + bool(fields["hint"])
     machine.expect(instruction, len(rest) == wanted, "has another number of operands")
     where = Bytes(machine, instruction, to, peers=fields["to"] == "shared::cluster")
-    boxes = Boxes(machine, instruction, source)
+    boxes = Boxes(machine, instruction, source, rest.pop(0) if images else None)
     arrivals = Arrivals(machine, instruction, told, rest[0] if fields["many"] else None)
     site = machine.trace.site(instruction.index, "bulk_load")
 
@@ -168,9 +190,9 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
             box = boxes.of(lane)
             if box is None:
                 continue
-            what, at = box
+            what, at, tap = box
             found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
-            read = None if found is None else gathered(machine, instruction, lane, what, at)
+            read = None if found is None else gathered(machine, instruction, lane, what, at, tap)
             if found is None or read is None:
                 continue
             data, rows = read
@@ -185,8 +207,8 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
 
 
 @executes(
-    f"cp.async.bulk.tensor.{_DIM}.global.shared::cta{_MODE}.bulk_group{_HINT}",
-    f"cp.reduce.async.bulk.tensor.{_DIM}.global.shared::cta.{{op:add|min|max|inc|dec|and|or|xor}}{_MODE}.bulk_group{_HINT}",
+    f"cp.async.bulk.tensor.{_DIM}.global.shared::cta{_STORE_MODE}.bulk_group{_HINT}",
+    f"cp.reduce.async.bulk.tensor.{_DIM}.global.shared::cta.{{op:add|min|max|inc|dec|and|or|xor}}{_STORE_MODE}.bulk_group{_HINT}",
     kind="async_copy",
     destination="none",
 )
@@ -203,9 +225,9 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
             box = boxes.of(lane)
             if box is None:
                 continue
-            what, at = box
+            what, at, tap = box
             found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
-            lies = locate(what, at, units=op is None)
+            lies = _located(what, at, tap, units=op is None)
             size = lies.size
             inside = lies.inside.reshape(-1, UNIT // size)
             used = inside.any(axis=1)  # what is clipped is not read either: kernels pad their rows with it
@@ -241,7 +263,8 @@ def _scatter(machine: Machine, index: np.ndarray, inside: np.ndarray, size: int,
 @executes(f"cp.async.bulk.prefetch.tensor.{_DIM}.L2.global{_MODE}{_HINT}", kind="control", destination="none")
 def tensor_prefetch(machine: Machine, instruction: Instruction) -> Step:
     """A hint, with a map that is checked."""
-    boxes = Boxes(machine, instruction, instruction.operands[0])
+    source, *rest = instruction.operands
+    boxes = Boxes(machine, instruction, source, rest[0] if instruction.fields["mode"] == ".im2col" else None)
 
     def step() -> None:
         for lane in active_lanes(machine).tolist():
