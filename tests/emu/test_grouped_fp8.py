@@ -126,6 +126,20 @@ def test_results_are_rounded_once(out_dtype, rung):
     assert np.array_equal(out, exact.astype(out.dtype))
 
 
+STAGED = GemmConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, turns=2, staged=1)
+
+
+@pytest.mark.parametrize("rung, config", [("g01", None), ("g02", None), ("g03", None), ("g05", STAGED), (None, None)])
+@pytest.mark.parametrize("out_dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("m, n", [(64, 128), (13, 33)])
+def test_groups_along_k_may_have_results_in_fp8(m, n, out_dtype, rung, config):
+    a, b, named = normal((m, 60)), normal((60, n), E5M2), {"rung": rung, "config": config}
+    with tw.emulator():
+        exact = tw.grouped_matmul(a, b, [20, 21, 60], a_scale=0.01, out_dtype="f32", **named)
+        out = tw.grouped_matmul(a, b, [20, 21, 60], a_scale=0.01, out_dtype=out_dtype, **named)
+    assert np.array_equal(out, exact.astype(out.dtype))
+
+
 @pytest.mark.parametrize("kind", ["none", "number", "groups", "lines", "shared"])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("rung", ["g01", "g03", None])

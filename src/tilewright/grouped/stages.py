@@ -154,7 +154,10 @@ class Tiled:
         product = problem.product
         constants = self.rung.constants(product, self.config)
         constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product, self.config)
-        return compile_rung(self.rung.include, constants, self.rung.entry, arch.name, generated=fused_headers(product))
+        include = self.rung.include
+        # fp8 that is cut along k comes as fp16, whose rungs know no fp8 results by themselves
+        includes = ("ptx/number8.cuh", include) if problem.widened and product.out_dtype in FP8 else include
+        return compile_rung(includes, constants, self.rung.entry, arch.name, generated=fused_headers(product))
 
     def shape(self, problem: GroupedProblem) -> Launch:
         """The grid, block and shared memory; as many blocks as tiles may be, of which those start that SMs hold."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from ...arrays.dtypes import FP8
 from ...jit.source import Constant
 from ..config import WgmmaConfig, over
 from ..problem import GemmProblem
@@ -20,7 +21,7 @@ def sums_constants(config: WgmmaConfig, problem: GemmProblem, registers: int, ke
     needs."""
     sums = config.warp_m * config.warp_n // 32
     return {
-        "whole_eights": vector_out(problem) and problem.n % 8 == 0,
+        "whole_eights": vector_out(problem) and problem.n % 8 == 0 and problem.out_dtype not in FP8,
         "free_registers": min(registers, 255) - sums - kept,
     }
 

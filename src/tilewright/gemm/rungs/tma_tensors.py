@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ...arrays.dtypes import ITEM_BYTES
+from ...arrays.dtypes import FP8, ITEM_BYTES
 from ...jit.tensor_map import TensorMap
 from ..config import WgmmaConfig
 from ..problem import GemmProblem, Matrix
@@ -117,8 +117,10 @@ def stored_by_tma(problem: GemmProblem) -> bool:
 
 
 def staged_of(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Return the buffers of a warp for results that TMA can store."""
+    """Return the buffers of a warp for results that TMA can store; none holds fp8."""
     one = out_matrices(config, problem) == 1
+    if problem.out_dtype in FP8:
+        return 0
     return config.staged if stored_by_tma(problem) and (one or problem.out.batch_stride > 0) else 0
 
 
