@@ -75,14 +75,18 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'alpha'?" for the nearest known name, else one that is a part of `name` or the other way
+    """Return " Did you mean 'alpha'?" for the nearest known name, else one that is a word of `name` or the other way
     round; "" where none is near."""
+    import re
     from difflib import get_close_matches
+
+    def is_word(part: str, whole: str) -> bool:
+        return len(part) > 2 and re.search(rf"(^|[^a-z0-9]){re.escape(part)}([^a-z0-9]|$)", whole) is not None
 
     names = {each.lower(): each for each in known}
     wanted = name.lower()
     close = get_close_matches(wanted, names, 1)
-    part = [each for each in names if min(len(each), len(wanted)) > 2 and (each in wanted or wanted in each)]
+    part = [each for each in names if is_word(each, wanted) or is_word(wanted, each)]
     return f" Did you mean {names[found]!r}?" if (found := next(iter(close + part), "")) else ""
 
 

@@ -328,10 +328,29 @@ def test_scales_results_and_precisions_of_fp8_are_refused_elsewhere():
     with tw.emulator():
         with pytest.raises(InvalidOperand, match="a_scale scales fp8 operands; these are float32"):
             tw.matmul(a, a, a_scale=np.ones((4, 1), np.float32))
+        with pytest.raises(InvalidOperand, match="b_scale scales fp8 operands; a has dtype float32"):
+            tw.matmul(a, a, b_scale=2.0)
         with pytest.raises(InvalidOperand, match="results in fp8 are of fp8 operands"):
             tw.matmul(a, a, out_dtype="e4m3")
         with pytest.raises(InvalidOperand, match="precision 'fast' is a way to multiply fp8"):
             tw.matmul(a, a, precision="fast")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"a_scale": 1e300}, "a_scale=1e.300 is not a number that float32 can hold"),
+        ({"b_scale": np.complex64(1j)}, "b_scale=.* is not a number"),
+        ({"a_scale": np.str_("x")}, "a_scale=.* is not a number"),
+        ({"a_scale": 2.0, "alpha": "1"}, "alpha='1' is not a number"),
+        ({"a_scale": 2.0, "alpha": None}, "alpha=None is not a number"),
+        ({"a_scale": 2.0, "alpha": 10**400}, "is not a number that float32 can hold"),
+    ],
+)
+def test_scales_that_are_no_numbers_are_refused_by_name(given, words):
+    a = normal((4, 4))
+    with tw.emulator(), pytest.raises(InvalidOperand, match=words):
+        tw.matmul(a, a, **given)
 
 
 def test_out_may_not_be_a_scale_of_blocks():

@@ -129,9 +129,11 @@ def test_results_are_rounded_once(out_dtype, rung):
 STAGED = GemmConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, turns=2, staged=1)
 
 
-@pytest.mark.parametrize("rung, config", [("g01", None), ("g02", None), ("g03", None), ("g05", STAGED), (None, None)])
+@pytest.mark.parametrize(
+    ("rung", "config"), [("g01", None), ("g02", None), ("g03", None), ("g05", STAGED), (None, None)]
+)
 @pytest.mark.parametrize("out_dtype", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("m, n", [(64, 128), (13, 33)])
+@pytest.mark.parametrize(("m", "n"), [(64, 128), (13, 33)])
 def test_groups_along_k_may_have_results_in_fp8(m, n, out_dtype, rung, config):
     a, b, named = normal((m, 60)), normal((60, n), E5M2), {"rung": rung, "config": config}
     with tw.emulator():
@@ -187,6 +189,7 @@ def test_what_is_not_offered_is_refused_with_what_is():
         ((a, b), {"out_dtype": "f32", "rung": "g03"}, "g03_tma multiplies .*; the operands are e4m3"),
         (along_k, {"a_scale": scales(64, 1), "b_scale": scales(1, 50)}, r"b_scale has shape \(1, 50\)"),
         (whole, {"a_scale": scales(1, 1)}, "a_scale scales fp8 operands; these are"),
+        (whole, {"a_scale": 2.0}, "a_scale scales fp8 operands; a has dtype float16"),
         ((whole[0], whole[1]), {"out_dtype": "e4m3"}, "results in fp8 are of fp8 operands"),
     )
     for (x, y), options, words in refused:

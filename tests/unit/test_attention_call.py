@@ -108,6 +108,8 @@ REFUSED = [
     (lambda: read_attention(Q, K, K, window=(-2, 0)), "window=(-2, 0): each side"),
     (lambda: read_attention(Q, K, K, softcap=-1), "softcap=-1.0 must be a finite number above 0"),
     (lambda: read_attention(Q, K, K, softcap=float("nan")), "softcap=nan"),
+    (lambda: read_attention(Q, K, K, softcap=1e-40), "/ softcap=9.99995e-41 is beyond 1.70141e+38"),
+    (lambda: read_attention(Q, K, K, scale=-3e38), "scale=-3e+38 is beyond 1.70141e+38"),
     (lambda: read_attention(Q, K, K, scale=float("inf")), "scale=inf must be a finite number"),
     (lambda: read_attention(Q, K, K, scale="1"), "scale='1' is not a number"),
     (lambda: read_attention(Q, K, K, bias=zeros(29)), "bias (29,) does not broadcast to the scores (2, 4, 10, 30)"),

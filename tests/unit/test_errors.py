@@ -85,6 +85,13 @@ def test_a_misspelt_keyword_is_a_type_error_that_names_the_nearest(called, optio
         operator.attrgetter(called)(tw)(*([] if called.startswith(("lab", "emulat")) else given), **options)
 
 
+def test_a_keyword_is_not_taken_for_one_that_only_its_letters_hold():
+    import tilewright as tw
+
+    with pytest.raises(TypeError, match=r"no argument 'dropout_p'\. It takes .* dropout to torch"):
+        tw.attention(None, None, None, dropout_p=0.1)  # "out" is no word of it
+
+
 def test_public_names_are_there_and_types_of_results_among_them():
     import tilewright as tw
 

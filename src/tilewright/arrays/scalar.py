@@ -23,6 +23,8 @@ def scalar(value: Any, name: str) -> float:
     torch = sys.modules.get("torch")
     if getattr(value, "requires_grad", False) and (torch is None or torch.is_grad_enabled()):
         raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
+    if getattr(getattr(value, "dtype", None), "kind", "") == "c":  # NumPy would discard the imaginary part
+        raise InvalidOperand(f"{name}={value!r} is not a number that float32 can hold: it is complex.")
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:

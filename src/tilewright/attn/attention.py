@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 
 _TORCH_NAMES = (
-    " torch's names (attn_mask, enable_gqa) are those of tilewright.torch.scaled_dot_product_attention; sinks are "
-    "tilewright.torch.attention's, and for other arrays docs/attention.md makes them of the LSE."
+    " torch's names (attn_mask, enable_gqa) are those of tilewright.torch.scaled_dot_product_attention, which leaves "
+    "dropout to torch; no kernel here has it. sinks are tilewright.torch.attention's, and for other arrays "
+    "docs/attention.md makes them of the LSE. A bias or a score adds ALiBi's slopes."
 )
 
 
@@ -88,7 +89,8 @@ def attention(
         after it. -1 means no limit.
     softcap: if above 0, a scaled score s becomes softcap tanh(s / softcap).
     bias: added to the scores [batch, heads, rows of q, rows of k], to which it broadcasts; float32 or q's dtype. -inf
-        hides a pair. A boolean array is a mask with torch's meaning: pairs where it is False are hidden.
+        hides a pair. A boolean array is a mask with torch's meaning: pairs where it is False are hidden. A `score` sees
+        -inf there, and decides.
     score: a function s, b, h, i, j -> score: of the score so far (scaled, capped, with its bias), the batch entry, the
         head, the query and the key, such as `lambda s, b, h, i, j: s - 0.1 * abs(i - j)`. Like `matmul`'s epilogues it
         is traced once into the kernel, and may use the functions of `tilewright.epilogue`. The indices are 32-bit

@@ -13,6 +13,8 @@ DTYPES = ("bf16", "f16")
 MOST_TRACED_ROWS = 2**30
 """Queries and keys of a head where the caller's function counts them: sums of two indices then fit 32 bits."""
 LAYOUTS = ("bhsd", "bshd")
+_LARGEST_FACTOR = 2.0**127
+"""Of what scores are multiplied by, so that fp32 holds its product with log2(e)."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,12 @@ class AttentionProblem:
             raise InvalidOperand(f"scale={self.scale} must be a finite number. The usual one is 1/sqrt(d_head).")
         if not (math.isfinite(self.softcap) and self.softcap >= 0):
             raise InvalidOperand(f"softcap={self.softcap} must be a finite number above 0, or 0 for none.")
+        if max(abs(self.scale), abs(self.scale) / (self.softcap or 1.0)) > _LARGEST_FACTOR:
+            capped = f" / softcap={self.softcap:g}" if self.softcap else ""
+            raise InvalidOperand(
+                f"scale={self.scale:g}{capped} is beyond {_LARGEST_FACTOR:g}, the largest factor that kernels take. "
+                "The usual scale is 1/sqrt(d_head), a usual softcap 30."
+            )
         queries, keys = self.totals or (self.seq_q, self.seq_k)
         if self.modify and max(queries, keys) > MOST_TRACED_ROWS:
             raise InvalidOperand(

@@ -121,7 +121,10 @@ def apply(name: str, *values: Any) -> Traced:
     """Note an operation of the table on what is traced, or numbers. Raises InvalidEpilogue for what it cannot take."""
     graph = next((value.graph for value in values if isinstance(value, Traced)), None)
     if graph is None:
-        raise refuse(f"{name} got no traced value", "Outside an epilogue use the functions of your array library.")
+        raise refuse(
+            f"{name} got no traced value",
+            "Of numbers alone use Python's own (math.exp, max); outside an epilogue those of your array library.",
+        )
     takes = OPS[name].takes
     if takes == WHOLE:
         return _of_whole(graph, name, *values)
@@ -166,8 +169,8 @@ def power(base: Traced, exponent: Any) -> Traced:
         return apply("sqrt" if value > 0 else "rsqrt", base)
     if value != int(value if math.isfinite(value) else 0) or abs(value) > 64:
         raise refuse(
-            f"the exponent {exponent!r} is neither whole (up to 64) nor 0.5",
-            "Write tilewright.epilogue.exp(n * log(x)).",
+            f"the exponent {exponent!r} is neither whole (up to 64) nor 0.5 or -0.5",
+            "Write (x ** 50) ** 2 for x ** 100; for a positive x tilewright.epilogue.exp(n * log(x)).",
         )
     count, square, result = abs(int(value)), as_float(base, "**"), None
     while count:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div
+from ..arrays.scalar import scalar
 from ..arrays.view import Operand, as_operand, broadcast
 from ..epilogue.codegen import Expression, finish
 from ..epilogue.expression import INDICES, SCALES, expression_of, standard, standard_graph, trace
@@ -70,12 +71,18 @@ def request(
     return Request(function, activation, given)
 
 
-def fold_numbers(alpha: Any, a_scale: Any, b_scale: Any) -> tuple[Any, Any, Any]:
-    """alpha times the scales that are numbers, and those that are arrays."""
+def fold_numbers(a: Any, alpha: Any, a_scale: Any, b_scale: Any) -> tuple[Any, Any, Any]:
+    """alpha times the scales that are numbers, and those that are arrays.
+
+    Raises InvalidOperand where `a` is not fp8, or a number beyond float32.
+    """
     arrays = []
-    for scale in (a_scale, b_scale):
+    for name, scale in (("a_scale", a_scale), ("b_scale", b_scale)):
         if isinstance(scale, (numbers.Real, np.generic)):
-            alpha, scale = alpha * float(scale), None
+            if getattr(dtype := getattr(a, "dtype", None), "itemsize", 1) > 1:
+                raise InvalidOperand(f"{name} scales fp8 operands; a has dtype {dtype}. To scale, use alpha.")
+            scalar(scale, name), scalar(alpha, "alpha")
+            alpha, scale = float(alpha) * float(scale), None
         arrays.append(scale)
     return alpha, *arrays
 

@@ -113,7 +113,7 @@ def matmul(
     options = (out_dtype, deterministic, batch_invariant, rung, config, precision)
     asked = None
     if not (a_scale is b_scale is None):
-        alpha, a_scale, b_scale = fold_numbers(alpha, a_scale, b_scale)
+        alpha, a_scale, b_scale = fold_numbers(a, alpha, a_scale, b_scale)
     if operands or not (
         epilogue is activation is bias is residual is row_scale is col_scale is a_scale is b_scale is None
     ):

@@ -71,7 +71,7 @@ def grouped_matmul(
         raise unknown_keyword(grouped_matmul, unknown)
     options = (out_dtype, rung, config)
     scaled = not (a_scale is b_scale is None)
-    alpha, *arrays = fold_numbers(1.0, a_scale, b_scale) if scaled else (1.0, None, None)
+    alpha, *arrays = fold_numbers(a, 1.0, a_scale, b_scale) if scaled else (1.0, None, None)
     given = (a, b, offs, *arrays)
     traced = gradients.traced(a)
     warm: Any = MISS if traced else calls.run(given, options, (alpha,), out)

@@ -44,7 +44,7 @@ def read_scales(given: Mapping[str, Any], axis: str, sizes: tuple[int, int, int]
 
     Raises InvalidOperand.
     """
-    alpha, *arrays = fold_numbers(1.0, given["a_scale"], given["b_scale"])
+    alpha, *arrays = fold_numbers(None, 1.0, given["a_scale"], given["b_scale"])
     laid: dict[str, _Laid] = {}
     for name, value in zip(given, arrays, strict=True):
         if given[name] is not None and a.dtype not in FP8:
