@@ -202,7 +202,8 @@ class Matrices:
         words = np.ascontiguousarray(words)
         outer, size = words.shape[1], words.shape[3]
         inner = count // outer
-        assert outer * inner == count and words.shape[2] in (inner, 1)
+        assert outer * inner == count
+        assert words.shape[2] in (inner, 1)
         tiles = np.arange(count)
         places = (tiles if words.shape[2] > 1 else tiles // inner) * size
         return cls(np.array([address(words), address(places), words[0].size, 0], np.int64), (words, places))
