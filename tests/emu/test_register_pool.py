@@ -34,9 +34,14 @@ def test_more_than_the_block_has_is_a_deadlock_that_counts(less, more, needed):
     )
 
 
-def test_registers_of_a_warpgroup_that_ends_are_free():
+def test_registers_of_a_warpgroup_that_ends_are_free_in_every_order_and_who_needs_them_is_warned():
     text = roles(40, 240).replace('asm volatile("bar.sync 1, 384;" ::: "memory");', "")
-    assert run(text, ["i32[384]=zeros"], block=384).arrays[0].tolist() == list(range(384))
+    result = run(text, ["i32[384]=zeros"], block=384, explore=10)
+    assert result.arrays[0].tolist() == list(range(384))
+    assert not result.differing
+    (warning,) = result.hazards
+    assert (warning.kind, warning.level) == ("register_pool", "warning")
+    assert "with 2048 registers of a warpgroup that has ended" in warning.message
 
 
 @pytest.mark.parametrize(("less", "more"), [(176, 232), (40, 160)])

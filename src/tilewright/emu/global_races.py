@@ -66,6 +66,7 @@ class GlobalRaces:
             self.telling.compares = self.trusted
         self.updates = np.array([role is not None and (role.updates or role.looks) for role in self.roles])
         """Strong stores that race with each other."""
+        self.uncached = np.array([role is not None and role.uncached for role in self.roles])
         self.stores = np.array([role is not None and role.head == "st" for role in self.roles])
         self.updated = bool(self.updates.any())
         self.granule = min((role.nbytes for role in roles), default=4)
@@ -380,7 +381,8 @@ class GlobalRaces:
         if not track.cached.size:
             track.cached = np.zeros((2, reads.lane.shape[1]), np.int32)
         own = within(reads.lane[0][cells], low, self.width).astype(np.int64)
-        track.cached[0][cells], track.cached[1][cells] = reads.lane[own, cells], reads.clock[own, cells]
+        kept = ~self.uncached[reads.by[own, cells]]
+        track.cached[0][cells], track.cached[1][cells] = reads.lane[own, cells] * kept, reads.clock[own, cells]
 
     def met(self, role: Role, kind: int, clash: Clash) -> None:
         """Report a clash; of two stores once their values are known, but for updates: to store one value loses one.
@@ -433,7 +435,7 @@ class GlobalRaces:
                 rows, columns = np.nonzero(other)
                 theirs, clocks = (last[other] - 1) // self.telling.grain, table.clock[slot][cells[other]]
                 known, told[rows, columns], apart[rows, columns] = self.telling.knows(lanes[rows], theirs, clocks)
-                if kind == WRITE and role is not None and role.kinds == (READ,):
+                if kind == WRITE and role is not None and role.kinds == (READ,) and not role.uncached:
                     self._unacquired(track, index, cells, lanes, low, slot, rows, columns, known)
                 # What was read has been used before the flag was set, with a fence or without.
                 before = told[rows, columns] if kind in (READ, POLL) or update else known

@@ -79,7 +79,8 @@ class RaceReports:
         program = self.machine.program
         pair, held = {kind, clash.other_kind}, self._held(clash, kind)
         narrow = (role.narrow or other_role.narrow) and not clash.inside
-        if narrow or (clash.told and pair <= {READ, WRITE} and not held):
+        payload = pair == {READ, STRONG} and (role.uncached or other_role.uncached)  # by __ldcg() and __stcg()
+        if narrow or (clash.told and (payload or (pair <= {READ, WRITE} and not held))):
             return "fence_missing"
         stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
         loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]

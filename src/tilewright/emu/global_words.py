@@ -47,6 +47,8 @@ class Role:
     """It listens as those do who know of orders and locks: what they read next needs a fence or an acquire before."""
     trusted: bool = False
     """A strong load whose value no comparison sees: it is what the reader says that it is because a flag told so."""
+    uncached: bool = False
+    """A weak load that passes the first-level cache by, and whose value no comparison sees: no flag that it polls."""
     fixed: bool = False
     """It reads what nothing may write during the kernel."""
 
@@ -111,6 +113,8 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         )  # fmt: skip
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
+        if loads and not reaches(program, instruction.index, _COMPARING):
+            return Role((READ,), nbytes, head, uncached=True)
         strong, narrow = True, False
     if strong and not narrow:
         updates = not loads and own_load(program, instruction) is not None

@@ -174,6 +174,14 @@ class Mbarriers:
         self._settle(barrier)
         return before
 
+    @staticmethod
+    def by_phase(barrier: Mbarrier, lanes: np.ndarray) -> list[np.ndarray]:
+        """Lanes that arrive together, in parts: warp by warp if the phase may end before the last, since what a warp
+        hands on goes to the phase that it arrives in."""
+        if len(lanes) <= barrier.pending:
+            return [lanes]
+        return np.split(lanes, np.flatnonzero(np.diff(lanes // 32)) + 1)
+
     def expect_one_phase(
         self, instruction: Instruction, barrier: Mbarrier, lanes: np.ndarray, states: list[int]
     ) -> None:

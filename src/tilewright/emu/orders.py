@@ -17,11 +17,20 @@ import numpy as np
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .ptx import Instruction
 
 NOWHERE = np.iinfo(np.int32).max
 MOST_CLASSES = 4
 ALIGNED = re.compile(r"(ld|st|mov)matrix\.|w?g?mma\.|setmaxnreg|barrier\.cluster")
 """Instructions that all lanes of a warp run together."""
+_BARRIER = re.compile(r"bar\.(cta\.)?(sync|arrive|red)|barrier\.(cta\.)?(sync|arrive|red).*\.aligned")
+
+
+def _together(instruction: Instruction) -> bool:
+    """Return whether all lanes of a warp run it together: also an aligned barrier that counts threads, by warps."""
+    counts = 2 + (".red" in instruction.opcode) * 2  # with the result and the predicate of a reduction
+    named = _BARRIER.match(instruction.opcode) and len(instruction.operands) >= counts
+    return bool(named or ALIGNED.match(instruction.opcode))
 
 
 class Order:
@@ -47,7 +56,7 @@ class Order:
 
     def start(self, machine: Machine) -> None:
         """A new batch: draw how its orders are made."""
-        self._aligned = any(ALIGNED.match(instruction.opcode) for instruction in machine.program.instructions)
+        self._aligned = any(map(_together, machine.program.instructions))
         self._patience = int(self._random.choice([2, 12, 80, 500]))
         self._eager = float(self._random.choice([0.0, 0.05, 0.5]))
         self._impatient = float(self._random.choice([0.0, 0.5, 0.9]))

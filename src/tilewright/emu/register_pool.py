@@ -41,20 +41,25 @@ class RegisterPool:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.start = at_launch(machine.program.entry.directives)
+        used = any(one.opcode.startswith("setmaxnreg") for one in machine.program.instructions)
+        self.start = at_launch(machine.program.entry.directives) if used else None
         groups = machine.lanes // 32
         self.held = np.zeros(groups, np.int64)
         """Registers a thread of the warpgroup that starts at a warp of the batch."""
         self.wanted = np.zeros(groups, np.int64)
         """What it waits for; 0: nothing."""
+        self.by = np.zeros(groups, np.int32)
+        """The instruction by which it asked last."""
         self.free = np.zeros(machine.ctas, np.int64)
         """Registers of a block that nobody holds."""
+        self.left = np.zeros(machine.ctas, np.int64)
+        """Those of them that warpgroups have left by their end."""
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
         self.held[:] = self.start or 0
         self.wanted[:] = 0
-        self.free[:] = 0
+        self.free[:] = self.left[:] = 0
 
     def change(self, instruction: Instruction, first_warps: np.ndarray, count: int, more: bool) -> np.ndarray:
         """Warpgroups (their first warps) ask for `count` registers per thread; those of them that have to wait."""
@@ -69,7 +74,7 @@ class RegisterPool:
                     f"{'.'.join(instruction.opcode.split('.')[:2])} to {count}, and the warpgroup has {held} a thread",
                     instruction, warp * 32 + np.arange(WARPGROUP), None,
                 )  # fmt: skip
-            self.wanted[warp] = count
+            self.wanted[warp], self.by[warp] = count, instruction.index
             if not self._take(warp):
                 late.append(warp)
         self._hand_on([warp for warp in np.flatnonzero(self.wanted).tolist() if warp not in late])
@@ -82,7 +87,19 @@ class RegisterPool:
             return False
         self.free[cta] -= need
         self.held[warp], self.wanted[warp] = self.wanted[warp], 0
+        if need > 0 and self.free[cta] < self.left[cta]:
+            self._by_an_end(warp, int(self.left[cta] - self.free[cta]))
+            self.left[cta] = self.free[cta]
         return True
+
+    def _by_an_end(self, warp: int, missing: int) -> None:
+        """Tell of registers that are there only because a warpgroup has ended."""
+        self.machine.report(
+            "register_pool",
+            f"setmaxnreg.inc to {int(self.held[warp])} goes on with {missing} registers of a warpgroup that has ended: "
+            "those that run have not given back enough",
+            self.machine.program.instructions[int(self.by[warp])], warp * 32 + np.arange(WARPGROUP), None,
+        )  # fmt: skip
 
     def _hand_on(self, waiting: Iterable[int]) -> None:
         for warp in waiting:
@@ -91,13 +108,14 @@ class RegisterPool:
 
     def leave(self) -> None:
         """Lanes ended: registers of a warpgroup that has ended are free (its block may still need them)."""
-        if not self.wanted.any():
+        if self.start is None:
             return
         live: np.ndarray = np.any(self.machine.scheduler.live.reshape(-1, 32), axis=1)
         for warp in np.flatnonzero(self.held).tolist():
             group = warp % self.machine.warps_per_cta % 4 == 0
             if group and not live[warp : warp + 4].any():
-                self.free[warp // self.machine.warps_per_cta] += WARPGROUP * self.held[warp]
+                for count in (self.free, self.left):
+                    count[warp // self.machine.warps_per_cta] += WARPGROUP * self.held[warp]
                 self.held[warp] = 0
         self._hand_on(np.flatnonzero(self.wanted).tolist())
 

@@ -190,8 +190,10 @@ def swizzled(units: np.ndarray, width: int) -> np.ndarray:
 class ChangedMaps:
     """The tensor maps in global memory that a kernel changes, and what its blocks have seen of that.
 
-    Copies may read a map from a cache that stores do not reach: fence.proxy.tensormap::generic.acquire has to lie
-    between. Whoever of a block has run it, all of the block are taken to have.
+    Copies may read a map from a cache that stores do not reach: the writer has to run
+    fence.proxy.tensormap::generic.release (tensormap.cp_fenceproxy is one of the map it copies), the reader .acquire.
+    Whoever of a block has run that, all of the block are taken to have; whoever has run the first, all maps are
+    released.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -201,6 +203,10 @@ class ChangedMaps:
         """Addresses that an instruction for maps has changed."""
         self.acquired: dict[tuple[int, int], bytes] = {}
         """(block of the batch, address) -> the map at the block's last fence."""
+        self.released = False
+        """Whether a fence that releases any map has run."""
+        self.published: dict[int, bytes] = {}
+        """Address -> the map that tensormap.cp_fenceproxy wrote there."""
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
@@ -209,19 +215,37 @@ class ChangedMaps:
     def _bytes(self, address: int) -> bytes:
         return self.machine.memory.read(address, BYTES).tobytes()
 
-    def acquire(self, lane: int, address: int) -> None:
+    def publish(self, address: int) -> None:
+        """tensormap.cp_fenceproxy has copied a map to global memory."""
+        self.changed.add(address)
+        self.published[address] = self._bytes(address)
+
+    def acquire(self, instruction: Instruction, lane: int, address: int) -> None:
         """A lane runs the fence for a map."""
-        if self.machine.memory.find(address) is not None:
-            self.acquired[int(self.machine.cta_of_lane[lane]), address] = self._bytes(address)
+        if self.machine.memory.find(address) is None:
+            return
+        now = self.acquired[int(self.machine.cta_of_lane[lane]), address] = self._bytes(address)
+        if self.on and not self.released and self.published.get(address) != now and self._changed(address):
+            self.machine.report(
+                "proxy_fence_missing",
+                f"the tensor map at {address:#x} is acquired, which the kernel has changed, and no "
+                "fence.proxy.tensormap::generic.release (or tensormap.cp_fenceproxy of it) followed the change",
+                instruction, np.array([lane]), address,
+            )  # fmt: skip
+
+    def _changed(self, address: int) -> bool:
+        """Return whether this launch has written a map."""
+        buffer, races = self.machine.memory.find(address), self.machine.races
+        if buffer is None or address in self.changed:
+            return buffer is not None
+        return bool(races and races.within and races.within.wrote(races.track(buffer), address, BYTES))
 
     def check(self, instruction: Instruction, lane: int, address: int) -> None:
         """A lane's copy uses a map."""
         buffer = self.machine.memory.find(address) if self.on else None
         if buffer is None or self.acquired.get((int(self.machine.cta_of_lane[lane]), address)) == self._bytes(address):
             return
-        races = self.machine.races
-        stored = races and races.within and races.within.wrote(races.track(buffer), address, BYTES)
-        if stored or address in self.changed:
+        if self._changed(address):
             self.machine.report(
                 "proxy_fence_missing",
                 f"a copy by the tensor map at {address:#x}, which the kernel has changed, and no "

@@ -105,7 +105,6 @@ def cache_policy(machine: Machine, instruction: Instruction) -> Step:
     "discard{.global|}.L2",
     "fence.acquire{.cta|.cluster|.gpu|.sys|}",
     "fence.proxy.alias",
-    "fence.proxy.tensormap::generic.release{.cta|.cluster|.gpu|.sys}",
     "nanosleep.u32",
     "griddepcontrol.{wait|launch_dependents}",
     "pmevent",

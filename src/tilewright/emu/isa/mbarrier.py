@@ -124,14 +124,15 @@ def arrive(machine: Machine, instruction: Instruction) -> Step:
 
     def step() -> None:
         for barrier, lanes in where.barriers():
-            if releases:
-                machine.shadow.released(barrier, lanes)
             states = []
-            for lane in lanes.tolist():
-                if expects and given is not None:
-                    objects.expect(instruction, barrier, lane, int(given[lane]))
-                count = 1 if expects or given is None else int(given[lane])
-                states.append(objects.arrive(instruction, barrier, lane, count, drop=drop, may_complete=whole))
+            for some in objects.by_phase(barrier, lanes):
+                if releases:
+                    machine.shadow.released(barrier, some)
+                for lane in some.tolist():
+                    if expects and given is not None:
+                        objects.expect(instruction, barrier, lane, int(given[lane]))
+                    count = 1 if expects or given is None else int(given[lane])
+                    states.append(objects.arrive(instruction, barrier, lane, count, drop=drop, may_complete=whole))
             objects.expect_one_phase(instruction, barrier, lanes, states)
             put(np.array(states, np.uint64), lanes)
 

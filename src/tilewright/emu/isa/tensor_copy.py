@@ -346,7 +346,19 @@ def publish(machine: Machine, instruction: Instruction) -> Step:
             begin += int(machine.cta_of_lane[lane]) * machine.shared.stride
             if start is not None:
                 machine.memory.views[1][start : start + BYTES] = machine.shared.data[begin : begin + BYTES]
-                machine.maps.changed.add(address)
+                machine.maps.publish(address)
+
+    return step
+
+
+@executes(
+    "fence.proxy.tensormap::generic.release{.cta|.cluster|.gpu|.sys}", kind="control", destination="none"
+)  # fmt: skip
+def release(machine: Machine, instruction: Instruction) -> Step:
+    """Copies may see how maps were changed before."""
+
+    def step() -> None:
+        machine.maps.released = True
 
     return step
 
@@ -360,6 +372,6 @@ def acquire(machine: Machine, instruction: Instruction) -> Step:
 
     def step() -> None:
         for lane in active_lanes(machine).tolist():
-            machine.maps.acquire(lane, int(base[0 if len(base) == 1 else lane]) + offset)
+            machine.maps.acquire(instruction, lane, int(base[0 if len(base) == 1 else lane]) + offset)
 
     return step
