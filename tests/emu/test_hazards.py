@@ -174,12 +174,29 @@ def test_one_warp_needs_no_barrier():
 
 
 def test_two_warps_that_write_one_word_in_one_step():
-    body = """(float *a) {{ __shared__ float s[64]; s[threadIdx.x % {n}] = 1; __syncthreads();
+    body = """(float *a) {{ __shared__ float s[64]; s[threadIdx.x % {n}] = threadIdx.x; __syncthreads();
         a[threadIdx.x] = s[threadIdx.x % {n}]; }}"""
     hazard = hazard_of(source(body.format(n=32)), 1, 64, ["f32[64]=zeros"])
     assert hazard.kind == "shared_race"
     assert "the same instruction" in hazard.message
     runs_clean(source(body.format(n=64)), 1, 64, ["f32[64]=zeros"])
+
+
+@pytest.mark.parametrize("sync", ["__syncthreads();", 'asm volatile("bar.sync 1, 128;" ::: "memory");'])
+@pytest.mark.parametrize("value", ["1", "3 * n + blockIdx.x"])
+def test_warps_that_store_one_value_to_one_place_are_warned_of_and_who_reads_it_races(sync, value):
+    body = f"""(int *a, int n) {{ __shared__ int s; if (threadIdx.x == 0) s = 0; {sync}
+        if (threadIdx.x % 8 == 3) s = {value}; SYNC a[threadIdx.x] = s; }}"""
+    right, options = source(body.replace("SYNC", sync)), {"hazards": "collect"}
+    (warning,) = emu.emulate(right, "k", 1, 128, ["i32[128]=zeros", 5], **options).hazards
+    assert (warning.kind, warning.level) == ("flag_race", "warning")
+    assert "both of one value" in warning.message
+    wrong = emu.emulate(source(body.replace("SYNC", "")), "k", 1, 128, ["i32[128]=zeros", 5], **options)
+    assert "shared_race" in {hazard.kind for hazard in wrong.hazards}
+    other = right.replace(f"s = {value};", f"s = {value} + threadIdx.x / 32;")
+    assert "shared_race" in {
+        hazard.kind for hazard in emu.emulate(other, "k", 1, 128, ["i32[128]=zeros", 5], **options).hazards
+    }
 
 
 def test_neighbouring_bytes_of_one_word_are_no_race():

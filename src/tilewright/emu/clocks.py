@@ -18,6 +18,7 @@ from .messages import STRONG, VOLATILE, Messages, passed, words_of
 from .product_hazards import ProductClocks
 from .ptx import Instruction
 from .shared_memory import SharedPattern
+from .uses import one_value
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -168,13 +169,25 @@ class ClockShadow(Knowledge):
         newer[np.arange(len(warps)), :, warps] = False
         if not newer.any():
             return
+        race = "shared_race"
+        if pattern.kind == name == "write":
+            same = self._one_value(pattern, newer)
+            race = "flag_race" if same.all() else race
+            newer &= same.all() | ~same[:, :, None]
         bad = newer.any(axis=(1, 2))
         row = int(np.flatnonzero(bad)[0])
         _, other_warp = (int(v) for v in np.argwhere(newer[row])[0])
         granule = pattern.granules[row][newer[row].any(axis=1)][0]
         other = self.machine.program.instructions[int(self.by[name][granule])]
         other_kind = name if not other.opcode.startswith("cp.") else "copy" if name == "write" else "bulk_read"
-        self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp)
+        self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp, race)
+
+    def _one_value(self, pattern: SharedPattern, newer: np.ndarray) -> np.ndarray:
+        """Return at which granules [rows, k] that others have written a store leaves their value as it is."""
+        program, by = self.machine.program, self.by["write"][pattern.granules]
+        value = one_value(program, pattern.instruction.index)
+        equal = {int(index) for index in np.unique(by) if value is not None and one_value(program, int(index)) == value}
+        return np.isin(by, list(equal)) | ~newer.any(axis=2)
 
     def _lost(
         self, pattern: SharedPattern, known: np.ndarray, lanes: np.ndarray, warps: np.ndarray, addresses: np.ndarray

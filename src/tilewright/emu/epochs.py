@@ -20,6 +20,7 @@ import numpy as np
 from .lane_races import LaneRaces, Meeting
 from .shadow import Landing, Shadow
 from .shared_memory import SharedPattern
+from .uses import one_value
 
 if TYPE_CHECKING:
     from .hazards import Reporter
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from .product_hazards import ProductJudge
 
 REMEMBERED_EPOCHS = 4096
+SEVERAL = 255
+"""The owner of a granule to which several warps have stored or added; above every warp of a block."""
 LONGEST_EPOCH = 4096
 """Accesses noted before repeated ones are dropped. An epoch with more different ones is judged in pieces of as many:
 a race between two pieces is then missed."""
@@ -249,8 +252,12 @@ class EpochShadow(Shadow):
                 owner[granules] = np.broadcast_to(mine, granules.shape)
                 bad = ((found != 0) & (found != mine)) | (owner[granules] != mine)
                 if bad.any():
-                    clean = False
-                    self._race(event, bad.any(axis=1), ctas, writes, "write")
+                    others = [one for one in writes if not self._one_value(event, one)]
+                    if self._race(event, bad.any(axis=1), ctas, others, "write"):
+                        clean = False
+                    else:
+                        self._race(event, bad.any(axis=1), ctas, writes, "write", name="flag_race")
+                        owner[granules[bad]] = SEVERAL
             for event in dict.fromkeys(atomics):
                 _, granules, warps = self.rows(event, ctas)
                 mine = warps[:, None]
@@ -263,7 +270,7 @@ class EpochShadow(Shadow):
                 before = atomic[granules]
                 atomic[granules] = np.broadcast_to(mine, granules.shape)
                 several = ((before != 0) & (before != mine)) | (atomic[granules] != mine)
-                atomic[granules[several]] = 255
+                atomic[granules[several]] = SEVERAL
             for event in dict.fromkeys(e for e in events if isinstance(e, SharedPattern) and e.kind == "read"):
                 _, granules, warps = self.rows(event, ctas)
                 found = owner[granules]
@@ -330,23 +337,32 @@ class EpochShadow(Shadow):
             lanes, addresses = lanes[keep], addresses[keep]
         return lanes[rows], addresses[rows]
 
-    def _race(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str) -> None:
-        """Name both sides of a race."""
+    def _one_value(self, event: Any, other: Any) -> bool:
+        """Return whether two events store one value, whichever threads run them."""
+        patterns = (part.pattern if isinstance(part, Landing) else part for part in (event, other))
+        values = [one_value(self.machine.program, pattern.instruction.index) for pattern in patterns]
+        return values[0] is not None and values[0] == values[1]
+
+    def _race(
+        self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str,
+        name: str = "shared_race",
+    ) -> bool:  # fmt: skip
+        """Name both sides of a race; whether the other one is among `others`."""
         pattern, granules, warps = self.rows(event, ctas)
-        row = int(np.flatnonzero(rows)[0])
-        mine = int(warps[row])
         lanes, addresses = self._chosen(event, rows, ctas)
-        for other in others:
-            other_pattern, other_granules, other_warps = self.rows(other, ctas)
-            hit = np.isin(other_granules, granules[row]).any(axis=1) & (other_warps != mine)
-            if hit.any():
-                k = int(np.flatnonzero(hit)[0])
-                self.report_race(
-                    pattern, lanes, int(addresses[0]), verb, other_pattern.instruction, other_pattern.kind,
-                    int(other_warps[k]) - 1,
-                )  # fmt: skip
-                return
-        raise AssertionError("a race whose other side is not in the epoch")
+        for row in np.flatnonzero(rows).tolist() if len(others) else ():
+            mine = int(warps[row])
+            for other in others:
+                other_pattern, other_granules, other_warps = self.rows(other, ctas)
+                hit = np.isin(other_granules, granules[row]).any(axis=1) & (other_warps != mine)
+                if hit.any():
+                    k = int(np.flatnonzero(hit)[0])
+                    self.report_race(
+                        pattern, lanes, int(addresses[0]), verb, other_pattern.instruction, other_pattern.kind,
+                        int(other_warps[k]) - 1, name=name,
+                    )  # fmt: skip
+                    return True
+        return False
 
     def _not_waited(
         self, pattern: SharedPattern, rows: np.ndarray, ctas: np.ndarray | None, issued: list[Any], granules: np.ndarray

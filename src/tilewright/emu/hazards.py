@@ -63,7 +63,7 @@ KINDS = {
     "cluster_barrier": "Each thread runs barrier.cluster.arrive and barrier.cluster.wait in turns.",
     "peer_exited": "Let the blocks of a cluster wait for one another (barrier.cluster) before any of them ends.",
     "register_count": "setmaxnreg.dec takes no more registers than the warpgroup has, setmaxnreg.inc no fewer.",
-    "register_pool": "Give back more by setmaxnreg.dec: the manual does not say that registers of warps that have ended "
+    "register_pool": "Give back more by setmaxnreg.dec: no manual says that registers of warps that have ended "
     "return to the block's pool.",
     "warp_divergence": "All 32 lanes of a warp have to run the instruction together: move it out of the condition.",
     "deadlock": "Look at what each warp waits for; some of it never comes.",

@@ -57,9 +57,11 @@ class LaneTable:
 
     def touch(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> bool:
         """Note an access, and report what meets another lane's since the two came together; whether nothing does."""
-        if event.instruction.opcode.startswith(_TOGETHER):
-            met.whole(np.unique(lanes // 32))
         ids = (lanes + 1).astype(np.int32)[:, None]
+        if event.instruction.opcode.startswith(_TOGETHER):
+            if event.kind in READS:  # that the lanes come together does not say that they see each other's stores
+                self._against(event, granules, lanes, ids, met, "warp_synchronous")
+            met.whole(np.unique(lanes // 32))
         clean = self._against(event, granules, lanes, ids, met)
         if event.kind in READS:
             self._put(self.reader, self.read_at, self.read, granules, lanes, event, met)
@@ -91,8 +93,9 @@ class LaneTable:
         return near & met.apart(lanes, others, times)
 
     def _against(
-        self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, ids: np.ndarray, met: Meetings
-    ) -> bool:
+        self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, ids: np.ndarray, met: Meetings,
+        name: str = "lane_race",
+    ) -> bool:  # fmt: skip
         tables = [("write", self.writer, self.wrote_at, self.wrote)]
         if event.kind not in READS:
             tables.append(("read", self.reader, self.read_at, self.read))
@@ -114,19 +117,19 @@ class LaneTable:
             other = instructions[int(by[granules[row, k]])]
             if other is event.instruction and verb == "write" and event.kind == "write":
                 continue  # the same store again: whose value stays is as undefined within the one
-            self._report(event, lanes[bad.any(axis=1)], int(granules[row, k]), verb, other, int(last[row, k]) - 1)
+            self._report(event, lanes[bad.any(axis=1)], int(granules[row, k]), verb, other, int(last[row, k]) - 1, name)
             return False
         return True
 
     def _report(
-        self, event: SharedPattern, lanes: np.ndarray, granule: int, verb: str, other: Any, other_lane: int
+        self, event: SharedPattern, lanes: np.ndarray, granule: int, verb: str, other: Any, other_lane: int, name: str
     ) -> None:
         machine, shared = self.machine, self.machine.shared
         at = granule * shared.granule % shared.stride
         whose = f"lane {other_lane % 32}" if other_lane >= 0 else "other lanes"
         volatile = all(".volatile" in i.opcode for i in (event.instruction, other))
         machine.report(
-            "warp_synchronous" if volatile else "lane_race",
+            "warp_synchronous" if volatile else name,
             f"{event.kind} at shared address {at:#x}, {verb} by {whose} of the same warp, and no __syncwarp() between "
             "them",
             event.instruction, lanes, at, {"other_access": machine.reporter.sources.where(other)}, other,

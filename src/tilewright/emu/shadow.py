@@ -188,10 +188,11 @@ class Shadow:
             rank, other_warp = divmod(other_warp, machine.warps_per_cta)
             whose = f"{other_warp} of block {rank} of the cluster"
         same = " (the same instruction)" if other is pattern.instruction else ""
+        value = ", both of one value" if name == "flag_race" else ""
         machine.report(
             name,
             f"{verb} at shared address {address:#x} by warp {int(machine.warp_of_lane[lanes[0]])}, "
-            f"{what} by warp {whose}{same}, and no barrier between them",
+            f"{what} by warp {whose}{same}{value}, and no barrier between them",
             pattern.instruction,
             lanes,
             address,

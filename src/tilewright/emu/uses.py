@@ -5,8 +5,10 @@ Structs have padding, and tiles a rest that nobody fills: to load such bytes is 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .program import Code
-from .ptx import Instruction, Operand, Register, Vector, registers_of
+from .ptx import Immediate, Instruction, Memory, Operand, Register, Special, Symbol, Vector, registers_of
 
 Parts = tuple[tuple[int, int], ...]
 """(offset, size) in bytes."""
@@ -94,3 +96,49 @@ def matters(program: Code, operand: Operand) -> bool:
                 seen.add(reader)
                 held += writes
     return False
+
+
+_OF_EACH_THREAD = ("%tid", "%laneid", "%warpid", "%lanemask", "%clock", "%globaltimer", "%smid")
+_KNOWN_TO_ALL = ("mov.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.", "and.", "or.", "ld.param.")
+
+
+@lru_cache(maxsize=64)
+def _writers(program: Code) -> dict[Register, list[int]]:
+    """The instructions that write each register."""
+    found: dict[Register, list[int]] = {}
+    for index in range(len(program.instructions)):
+        for register in program.effects(index).writes:
+            found.setdefault(register, []).append(index)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def one_value(program: Code, index: int) -> tuple[str, int] | None:
+    """Return what tells the value of a store that is the same whichever thread of a block runs it, made of constants,
+    parameters and block numbers; None for other instructions. Stores that tell the same store the same."""
+    instruction = program.instructions[index]
+    operands = instruction.operands
+    if not instruction.opcode.startswith("st.") or len(operands) < 2 or isinstance(operands[1], Vector):
+        return None
+    held: list[Operand] = [operands[1]]
+    seen: set[Operand] = set()
+    constant: Operand = operands[1]
+    alone = True
+    while held:
+        item = held.pop()
+        if isinstance(item, Special) and item.name.startswith(_OF_EACH_THREAD):
+            return None
+        constant = item
+        if item in seen or isinstance(item, (Immediate, Special, Symbol)):
+            continue
+        seen.add(item)
+        if not isinstance(item, Register) or len(made := _writers(program).get(item, [])) != 1:
+            return None
+        by = program.instructions[made[0]]
+        if by.guard is not None or not by.opcode.startswith(_KNOWN_TO_ALL):
+            return None
+        held += [part for part in by.operands[1:] if not isinstance(part, Memory) or isinstance(part.base, Register)]
+        alone = alone and by.opcode.startswith("mov.")
+    if alone and isinstance(constant, Immediate):
+        return f"constant {instruction.opcode.split('.')[-1]}", constant.bits
+    return "instruction", index
