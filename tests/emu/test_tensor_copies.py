@@ -243,6 +243,28 @@ def test_a_map_may_be_changed_in_shared_memory_and_brought_to_global_memory(brou
     assert np.array_equal(result.arrays[3].reshape(8, 32), expected_box)
 
 
+def test_a_map_that_is_stored_and_not_released_is_a_fault_where_it_is_acquired():
+    stored = STORED.replace('asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");', "")
+    text = kernel(
+        "const __grid_constant__ CUtensorMap map, CUtensorMap *mine",
+        """
+        __shared__ CUtensorMap draft;
+        ((u32 *)&draft)[threadIdx.x] = ((const u32 *)&map)[threadIdx.x];
+        if (threadIdx.x == 0)
+            asm volatile("tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 1;" :: "r"(at(&draft)) : "memory");
+        __syncwarp();
+        BROUGHT
+        """
+        + ACQUIRED,
+    )
+    args = [TensorMap.of(np.zeros((8, 32), np.float32), (8, 32)), np.zeros(128, np.uint8)]
+    hazard = fault(text.replace("BROUGHT", stored), args)
+    assert hazard.kind == "proxy_fence_missing"
+    assert "tensormap::generic.release" in hazard.message
+    for brought in (STORED, PUBLISHED):
+        assert run(text.replace("BROUGHT", brought), args).hazards == []
+
+
 def test_what_a_store_clips_it_does_not_read_either():
     text = kernel(
         "const __grid_constant__ CUtensorMap map",
