@@ -108,7 +108,9 @@ class ProductJudge:
         pattern, rows = _which(event)
         kept = []
         for flight, still in self.flights:
-            if flight is pattern and len(rows):
+            if flight is pattern and len(rows) == len(still) == len(pattern.granules):
+                rows, still = rows[:0], still[:0]
+            elif flight is pattern and len(rows):
                 ended = np.isin(still, rows)
                 rows, still = rows[~np.isin(rows, still)], still[~ended]
             if len(still):
@@ -120,6 +122,9 @@ class ProductJudge:
     def _by_group(self, event: Any) -> Iterator[tuple[np.ndarray, np.uint8]]:
         """(granules, bit) of each warpgroup of a block: no granule is in them twice, as its rows are of many blocks."""
         _, granules, warps = self.shadow.rows(event, self.ctas)
+        if self.shadow.machine.warps_per_cta == 4:
+            yield granules, np.uint8(1)
+            return
         bits = _bit(warps)
         several = np.unique(bits)
         for bit in several:

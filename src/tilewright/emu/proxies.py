@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .compiled import address
 from .ptx import Instruction
 from .shadow import Shadow
 from .shared_memory import SharedPattern
@@ -52,6 +53,8 @@ class ProxyFences(Shadow):
         """Meetings of lanes at a lane's last fence.proxy.async of global memory."""
         self.fenced: set[SharedPattern] = set()
         """Products' reads that were right since the last write."""
+        tables = self.writer, self.stamp, self.by, self.clock, self.when, self.fences
+        self.told = np.array([address(table) for table in tables], np.int64)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
@@ -130,18 +133,30 @@ class ProxyFences(Shadow):
         elif lanes is None:
             lanes = np.arange(self.machine.lanes)
         assert lanes is not None
+        self.time += 1
+        self.fenced.clear()
+        compiled, stamps = self.machine.compiled, self.inner.stamps()
+        if compiled is not None:
+            places, own = np.ascontiguousarray(granules, np.int64), np.ascontiguousarray(lanes, np.int64)
+            clocks = np.ascontiguousarray(stamps, np.int32)
+            where = address(places), *places.shape, address(own)
+            compiled.written(address(self.told), *where, address(clocks), self.time, pattern.instruction.index)
+            return
         self.writer[granules] = lanes[:, None]
         self.stamp[granules] = self.fences[lanes][:, None]
-        self.time += 1
         self.when[granules] = self.time
-        self.clock[granules] = self.inner.stamps()[lanes // 32][:, None]
+        self.clock[granules] = stamps[lanes // 32][:, None]
         self.by[granules] = pattern.instruction.index
-        self.fenced.clear()
 
     def _check(self, pattern: SharedPattern) -> None:
         if pattern in self.fenced:
             return
         machine, granules = self.machine, pattern.granules
+        if pattern.kind == "tensor" and machine.compiled is not None:
+            places = np.ascontiguousarray(granules, np.int64)
+            if not machine.compiled.unfenced(address(self.told), address(places), places.size):
+                self.fenced.add(pattern)
+                return
         writer = self.writer[granules]
         bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
         assert pattern.lanes is not None

@@ -203,7 +203,7 @@ class SharedMemory:
         if seen.dtype.itemsize == 4:
             addresses &= 0xFFFFFFFF
         ctas = None
-        if (addresses >= PEER).any():
+        if int(addresses.max()) >= PEER:
             lanes = np.arange(machine.lanes) if lanes is None else lanes
             ctas, addresses = self.reach(lanes, addresses)
             if not peers and (far := ctas != machine.cta_of_lane[lanes]).any():
@@ -225,8 +225,11 @@ class SharedMemory:
         every = slice(None) if lanes is None else lanes
         pattern.peers = ctas
         start = (machine.cta_of_lane[every] if ctas is None else ctas) * self.stride + addresses
-        pattern.offsets, pattern.index = start, start // nbytes
-        pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
+        pattern.offsets, pattern.index = start, start >> nbytes.bit_length() - 1
+        each = nbytes // self.granule
+        pattern.granules = (start >> self.granule.bit_length() - 1)[:, None]
+        if each > 1:
+            pattern.granules = pattern.granules + np.arange(each)
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
         pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, access)
         if good is None:
@@ -239,6 +242,10 @@ class SharedMemory:
         self, kind: str, instruction: Instruction, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int
     ) -> np.ndarray | None:
         """Return None where all accesses are within the block's memory and aligned; else report, and say which are."""
+        low, high = int(addresses.min()), int(addresses.max())
+        if self.zones is None and low >= 0 and high + nbytes <= self.bytes:
+            if not int(np.bitwise_or.reduce(addresses)) & (nbytes - 1):
+                return None
         outside = (addresses < 0) | (addresses + nbytes > self.bytes)
         if self.zones is not None:
             inside = np.where(outside, 0, addresses)

@@ -165,3 +165,32 @@ EXPORT void tw_reads_wait(const Reads* r, const s64* granules, s64 rows, s64 eac
         if (due[row * 4 + warp]) waited[warp] = clocks[row * 4 + warp];
     }
 }
+
+// What is kept of writes that the asynchronous proxy may read (emu/proxies.py): of each granule the lane that wrote it
+// last, or -1, how many fences it had run, by which instruction, how far its warp had come, and when. fences: of each
+// lane so far.
+typedef struct {
+  s32 *writer, *stamp, *by, *clock;
+  s64* when;
+  const s32* fences;
+} Writes;
+
+// Lane lanes[r] writes `each` granules. clocks: of each warp.
+EXPORT void tw_written(const Writes* w, const s64* granules, s64 rows, s64 each, const s64* lanes, const s32* clocks,
+                       s64 time, s64 instruction) {
+  for (s64 r = 0; r < rows; ++r)
+    for (s64 k = 0; k < each; ++k) {
+      const s64 g = granules[r * each + k], lane = lanes[r];
+      w->writer[g] = (s32)lane, w->stamp[g] = w->fences[lane];
+      w->by[g] = (s32)instruction, w->clock[g] = clocks[lane / 32], w->when[g] = time;
+    }
+}
+
+// Whether the last writer of some granule has run no fence since.
+EXPORT s64 tw_unfenced(const Writes* w, const s64* granules, s64 count) {
+  for (s64 k = 0; k < count; ++k) {
+    const s64 g = granules[k];
+    if (w->writer[g] >= 0 && w->stamp[g] == w->fences[w->writer[g]]) return 1;
+  }
+  return 0;
+}

@@ -446,7 +446,11 @@ EXPORT s64 tw_warpgroups(const Product* p, s64 teams, const Matrices* of_a, cons
       for (int w = 0; w < 4; ++w) {
         s32x16 c[4][2] = {{{0}}};
         if (d->kept[t])
-          for (int r = 0; r < 4; ++r) memcpy(c[r], accumulator(d, 4 * j + r, t, w), 128);
+          for (int r = 0; r < 4; ++r) {
+            memcpy(c[r], accumulator(d, 4 * j + r, t, w), 128);
+            const char* next = accumulator(d, 4 * (j + 1 < n / 8 ? j + 1 : 0) + r, t, w);  // far from this one
+            __builtin_prefetch(next), __builtin_prefetch(next + 64);
+          }
         Factors columns = *b;
         columns.values += 8 * j, columns.exponents += 8 * j;
         if (!spread_sums(c, &columns, n, spreads + w, k, &p->rule))
