@@ -17,10 +17,18 @@ typedef struct {
 #define MOST_REGISTERS 32
 #define MOST_ELEMENTS 512  // of A or B of one instruction of a warp
 
+static inline void ask_for(const char* register_of_a_warp) {
+  __builtin_prefetch(register_of_a_warp), __builtin_prefetch(register_of_a_warp + 64);
+}
+
+static inline char* place_of(const Fragment* f, int r, s64 i, s64 warp) {
+  return f->bank + f->rows[r * f->instructions + i] * f->row_bytes + warp;
+}
+
 // Register r of instruction i's operand, of a warp; the next warp's is asked for, since rows are far apart.
 static inline char* row_of(const Fragment* f, int r, s64 i, s64 warp) {
-  char* at = f->bank + f->rows[r * f->instructions + i] * f->row_bytes + warp;
-  __builtin_prefetch(at + 128), __builtin_prefetch(at + 192);
+  char* at = place_of(f, r, i, warp);
+  ask_for(at + 128);
   return at;
 }
 
@@ -250,6 +258,7 @@ static int multiply_spread(const Product* p, const Fragment* f, const Places* pl
   }
   if (b->warp != warp) spread_warp(p, f + 2, places, i, warp, plain, b);
   for (int r = 0; r < 4; ++r) memcpy(c[r], row_of(f + 3, r, i, warp), 128);
+  for (int r = 0; r < 4 && i + 1 < f->instructions; ++r) ask_for(place_of(f + 3, r, i + 1, warp));
   if (!spread_sums(c, a, 8, b, (int)p->k, &p->rule)) return 0;
   for (int r = 0; r < 4; ++r) memcpy(row_of(f, r, i, warp), c[r], 128);
   return 1;
@@ -448,8 +457,7 @@ EXPORT s64 tw_warpgroups(const Product* p, s64 teams, const Matrices* of_a, cons
         if (d->kept[t])
           for (int r = 0; r < 4; ++r) {
             memcpy(c[r], accumulator(d, 4 * j + r, t, w), 128);
-            const char* next = accumulator(d, 4 * (j + 1 < n / 8 ? j + 1 : 0) + r, t, w);  // far from this one
-            __builtin_prefetch(next), __builtin_prefetch(next + 64);
+            ask_for(accumulator(d, 4 * (j + 1 < n / 8 ? j + 1 : 0) + r, t, w));
           }
         Factors columns = *b;
         columns.values += 8 * j, columns.exponents += 8 * j;
