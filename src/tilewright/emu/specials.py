@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,34 +22,52 @@ def special_registers(machine: Machine) -> dict[str, np.ndarray]:
 
     %ctaid, %clusterid and %smid are set anew for each batch. All clocks read the instructions that the batch has run.
     """
-    sizes = machine.cluster
-    rank = machine.cta_of_lane % machine.cluster_size
-    bx, by, bz = machine.block
     gx, gy, gz = machine.grid
-    thread, lane = machine.thread_of_lane, np.arange(machine.lanes) % 32
-    one, every = np.uint64(1), np.uint64(0xFFFFFFFF)
-    bit = one << lane.astype(np.uint64)
-    up_to = (bit << one) - one
-    values: dict[str, Any] = {
-        "%tid.x": thread % bx, "%tid.y": thread // bx % by, "%tid.z": thread // (bx * by), "%tid.w": 0,
-        "%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%ntid.w": 1,
+    bx, by, bz = machine.block
+    values = {
+        "%tid.w": 0, "%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%ntid.w": 1,
         "%nctaid.x": gx, "%nctaid.y": gy, "%nctaid.z": gz,
-        "%cluster_ctarank": rank, "%cluster_nctarank": machine.cluster_size,
+        "%cluster_nctarank": machine.cluster_size,
         "%ctaid.w": 0, "%nctaid.w": 1, "%clusterid.w": 0, "%nclusterid.w": 1,
         "%cluster_ctaid.w": 0, "%cluster_nctaid.w": 1,
-        "%laneid": lane, "%warpid": machine.warp_of_lane, "%nwarpid": machine.gpu.arch.warps_per_sm,
-        "%smid": lane * 0, "%nsmid": machine.gpu.sm_count, "%gridid": 1,
-        "%lanemask_eq": bit, "%lanemask_lt": bit - one, "%lanemask_le": up_to,
-        "%lanemask_gt": every - up_to, "%lanemask_ge": every - (bit - one),
+        "%nwarpid": machine.gpu.arch.warps_per_sm, "%nsmid": machine.gpu.sm_count, "%gridid": 1,
         "%dynamic_smem_size": machine.dynamic_shared,
         "%envreg1": machine.grid_workspace >> 32, "%envreg2": machine.grid_workspace & 0xFFFFFFFF,
         "%total_smem_size": machine.program.static_shared + machine.dynamic_shared,
     }  # fmt: skip
-    for axis, within, count, blocks in zip("xyz", places(rank, sizes), sizes, machine.grid, strict=True):
-        values |= {f"%ctaid.{axis}": lane * 0, f"%clusterid.{axis}": lane * 0}
-        values |= {f"%cluster_ctaid.{axis}": within, f"%cluster_nctaid.{axis}": count}
-        values |= {f"%nclusterid.{axis}": blocks // count}
-    tables = {name: np.atleast_1d(np.asarray(value)).astype(np.uint32) for name, value in values.items()}
+    by_batch = ["%smid"]
+    for axis, count, blocks in zip("xyz", machine.cluster, machine.grid, strict=True):
+        by_batch += [f"%ctaid.{axis}", f"%clusterid.{axis}"]
+        values |= {f"%cluster_nctaid.{axis}": count, f"%nclusterid.{axis}": blocks // count}
     clocks = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")  # 32-bit ones read the low half
-    explicit = np.array([machine.cluster_given], bool)
-    return tables | dict.fromkeys(clocks, machine.clock) | {"%is_explicit_cluster": explicit}
+    return (
+        _of_lanes(machine.ctas, machine.warps_per_cta * 32, machine.block, machine.cluster)
+        | {name: np.array([value], np.int64).astype(np.uint32) for name, value in values.items()}
+        | {name: np.zeros(machine.lanes, np.uint32) for name in by_batch}
+        | dict.fromkeys(clocks, machine.clock)
+        | {"%is_explicit_cluster": np.array([machine.cluster_given], bool)}
+    )
+
+
+@lru_cache(maxsize=4)
+def _of_lanes(
+    ctas: int, width: int, block: tuple[int, int, int], cluster: tuple[int, int, int]
+) -> dict[str, np.ndarray]:
+    """Those that follow from a lane's place in a batch of blocks of `width` lanes."""
+    place = np.arange(ctas * width)
+    thread, lane, rank = place % width, place % 32, place // width % (cluster[0] * cluster[1] * cluster[2])
+    bx, by, _ = block
+    one, every = np.uint64(1), np.uint64(0xFFFFFFFF)
+    bit = one << lane.astype(np.uint64)
+    up_to = (bit << one) - one
+    values: dict[str, Any] = {
+        "%tid.x": thread % bx, "%tid.y": thread // bx % by, "%tid.z": thread // (bx * by),
+        "%laneid": lane, "%warpid": thread // 32, "%cluster_ctarank": rank,
+        "%lanemask_eq": bit, "%lanemask_lt": bit - one, "%lanemask_le": up_to,
+        "%lanemask_gt": every - up_to, "%lanemask_ge": every - (bit - one),
+    }  # fmt: skip
+    values |= {f"%cluster_ctaid.{axis}": at for axis, at in zip("xyz", places(rank, cluster), strict=True)}
+    tables = {name: value.astype(np.uint32) for name, value in values.items()}
+    for table in tables.values():
+        table.flags.writeable = False
+    return tables

@@ -40,6 +40,29 @@ static void steer_lanes(s32* key, const u8* mask, const u8* row, s64 negated, s6
   }
 }
 
+// The same where those who go to `back` are the next to run: they go to `picked`, which may be `mask`; out: how many
+// lanes and warps.
+static void steer_back(s32* key, const u8* mask, const u8* row, u8 flip, s64 lanes, s64 back, s64 away, u8* picked,
+                       s64* out) {
+  const s32 to = (s32)back, other = (s32)away;
+  s64 active = 0, warps = 0;
+  for (s64 start = 0; start < lanes; start += 32) {
+    if (!count_of(mask + start, 32)) {
+      memset(picked + start, 0, 32);
+      continue;
+    }
+    for (int i = 0; i < 32; ++i) {
+      const u8 on = mask[start + i], goes = on & (row[start + i] ^ flip);
+      key[start + i] = on ? (goes ? to : other) : key[start + i];
+      picked[start + i] = goes;
+    }
+    const int held = count_of(picked + start, 32);
+    active += held;
+    warps += held != 0;
+  }
+  out[0] = active, out[1] = warps;
+}
+
 static inline void join(s32* into, const s32* from, s64 n) {
   INDEPENDENT for (s64 i = 0; i < n; ++i) into[i] = from[i] > into[i] ? from[i] : into[i];
 }

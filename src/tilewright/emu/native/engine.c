@@ -133,33 +133,59 @@ static int do_products(const State* s, const Products* p) {
   return (int)tw_mma(p->product, p->fragments, p->places, p->instructions, s->mask ? warps : 0, count);
 }
 
-// The next block and its lanes where it is plain which; 0 where Python has to say.
-static int begin(State* s) {
-  s64 here = s->here;
-  if (!s->uniform) {
-    s64 out[3];
-    if (s->by_order || s->picks + 1 >= s->fair) return 0;
-    tw_pick(s->key, s->lanes, s->picked, out);
-    here = out[0];
-    if (here == NOWHERE || s->blocks[here].joins || !s->blocks[here].bound) return 0;
-    s->active = out[1], s->active_warps = out[2];
-    ++s->picks;
-    s->mask = s->picked;
-    if (s->active == s->live_count) {
-      s->uniform = 1, s->picks = 0;
-      s->fair = 2 * s->fair < s->fair_most ? 2 * s->fair : s->fair_most;
-      s->mask = s->live_count == s->lanes ? 0 : s->live;
-    }
-  } else if (!s->blocks[here].bound) {
-    return 0;
-  } else {
-    s->active = s->live_count, s->active_warps = s->live_warps;
+static int may_pick(const State* s) { return !s->by_order && s->picks + 1 < s->fair; }
+
+static void take_picked(State* s, s64 active, s64 warps) {
+  s->active = active, s->active_warps = warps;
+  ++s->picks;
+  s->mask = s->picked;
+  if (active == s->live_count) {
+    s->uniform = 1, s->picks = 0;
+    s->fair = 2 * s->fair < s->fair_most ? 2 * s->fair : s->fair_most;
+    s->mask = s->live_count == s->lanes ? 0 : s->live;
   }
+}
+
+static int enter(State* s, s64 here) {
   s->blocks[here].threads += s->active;
   s->blocks[here].warps += s->active_warps;
   ++s->ran;
   s->here = here, s->entry = 0;
   return 1;
+}
+
+// The next block and its lanes where it is plain which; 0 where Python has to say.
+static int begin(State* s) {
+  s64 here = s->here;
+  if (!s->uniform) {
+    s64 out[3];
+    if (!may_pick(s)) return 0;
+    tw_pick(s->key, s->lanes, s->picked, out);
+    here = out[0];
+    if (here == NOWHERE || s->blocks[here].joins || !s->blocks[here].bound) return 0;
+    take_picked(s, out[1], out[2]);
+  } else if (!s->blocks[here].bound) {
+    return 0;
+  } else {
+    s->active = s->live_count, s->active_warps = s->live_warps;
+  }
+  return enter(s, here);
+}
+
+// A loop of some lanes: those that go back run next, as no lane stands before the block that ends. 0 where that is not
+// so, and lanes may have been steered: begin's rules are kept.
+static int go_back(State* s, const Block* b, int* steered) {
+  const int turned = b->otherwise < b->target;
+  const s64 back = turned ? b->otherwise : b->target, away = turned ? b->target : b->otherwise;
+  if (s->uniform || b->final != BY_PREDICATE || back > s->here || away <= s->here || !may_pick(s)) return 0;
+  if (s->ran + 1 >= s->watch_at || s->blocks[back].joins || !s->blocks[back].bound) return 0;
+  s64 out[2];
+  steer_back(s->key, s->mask ? s->mask : s->live, b->predicate, (u8)(b->negated ^ turned), s->lanes, back, away,
+             s->picked, out);
+  *steered = 1;
+  if (!out[0]) return 0;
+  take_picked(s, out[0], out[1]);
+  return enter(s, back);
 }
 
 static void go_on(State* s, s64 target) {
@@ -187,9 +213,10 @@ static void steer(State* s, const Block* b) {
 
 // Run from entry `entry` of block `here` on; entry -1: from the next block on. What Python has to do then.
 EXPORT s64 tw_go(State* s) {
+  int first = 0;  // whether no lane stands before the block: it was picked here
   for (s64 work = 0;;) {
     if (s->entry < 0 && work > LONG) return FULL;
-    if (s->entry < 0 && (s->ran + 1 >= s->watch_at || !begin(s))) return BEGIN;
+    if (s->entry < 0 && (s->ran + 1 >= s->watch_at || !(first = begin(s)))) return BEGIN;
     const Block* b = s->blocks + s->here;
     for (; s->entry < b->count; ++s->entry) {
       const Entry* e = b->entries + s->entry;
@@ -213,7 +240,10 @@ EXPORT s64 tw_go(State* s) {
     work += b->instructions * s->lanes;
     if (*s->clock > (u64)s->limit) return LIMIT;
     if (b->final == BY_PYTHON) return FINAL;
+    int steered = 0;
+    if (first && work <= LONG && go_back(s, b, &steered)) continue;
     s->entry = -1;
+    if (steered) continue;
     if (b->final == ON)
       go_on(s, b->target);
     else
