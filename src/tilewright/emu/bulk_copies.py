@@ -77,6 +77,9 @@ class BulkCopies:
         each = unit // shared.granule
         start = (cta * shared.stride // unit + units) * each
         made.granules = (start[:, None] + np.arange(each)).reshape(1, -1)
+        first, last = int(made.granules.min()), int(made.granules.max())
+        if last - first + 1 == made.granules.size:  # they are all different
+            made.piece = slice(first, last + 1)
         made.warps = machine.warp_of_lane[made.lanes] + np.uint8(1)
         return made
 
@@ -106,7 +109,7 @@ class BulkCopies:
         def deliver(barrier: Mbarrier) -> None:
             memory, places = self._host(cta, units, unit)
             memory[places] = data if merge is None else merge(memory[places], data)
-            machine.shared.initialised[pattern.granules] = True
+            machine.shared.initialised[pattern.where] = True
             self.loads.remove(mark)
             machine.shadow.bulk_landed(pattern, barrier)
             if machine.races:

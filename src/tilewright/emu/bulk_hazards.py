@@ -24,12 +24,6 @@ FLYING = np.iinfo(np.int32).max
 """In place of a phase: the bytes have not come."""
 
 
-def piece(granules: np.ndarray) -> np.ndarray | slice:
-    """A bulk copy's granules, all of them different, as a slice where they are one piece, in whatever order."""
-    first, last = int(granules.min()), int(granules.max())
-    return slice(first, last + 1) if last - first + 1 == granules.size else granules
-
-
 class BulkClocks:
     """The part of ClockShadow that knows bulk copies."""
 
@@ -64,16 +58,14 @@ class BulkClocks:
     def check(self, pattern: SharedPattern, lanes: np.ndarray, *, writing: bool) -> None:
         """An access of any kind, before it is noted."""
         granules = pattern.granules
-        live = self.objects[granules]
-        if live.any():
-            self._on_object(pattern, lanes, live)
+        if self.objects[pattern.where].any():
+            self._on_object(pattern, lanes, self.objects[granules])
         if not self.used:
             return
         self.unknown(pattern, lanes)
         if writing:
-            busy = self.reading[granules] > 0
-            if busy.any():
-                self._being_read(pattern, lanes, busy)
+            if self.reading[pattern.where].any():
+                self._being_read(pattern, lanes, self.reading[granules] > 0)
             if not pattern.kind.startswith("bulk_"):
                 self.phase[granules] = 0
 
@@ -169,7 +161,7 @@ class BulkClocks:
     def issued(self, pattern: SharedPattern) -> None:
         """A bulk copy starts, and has passed the checks."""
         self.used = True
-        granules = piece(pattern.granules)
+        granules = pattern.where
         self.by[granules] = pattern.instruction.index
         if pattern.kind == "bulk_read":
             self.reading[granules] += 1

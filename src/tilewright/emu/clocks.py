@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .bulk_hazards import BulkClocks, piece
+from .bulk_hazards import BulkClocks
 from .compiled import address
 from .knowledge import Knowledge
 from .lane_races import LaneTable
@@ -98,8 +98,8 @@ class ClockShadow(Knowledge):
         lanes, warps, known = self._where(pattern)
         granules = pattern.granules
         addresses = np.broadcast_to(pattern.addresses, lanes.shape)
-        flying = (self.flying[granules] != 0).any(axis=1)
-        if flying.any():
+        if self.flying[pattern.where].any():
+            flying = (self.flying[granules] != 0).any(axis=1)
             row = int(np.flatnonzero(flying)[0])
             number = int(self.flying[granules[row]].max()) - 1
             self.report_not_waited(pattern, lanes[flying], addresses[flying], self.copies_of[number])
@@ -118,7 +118,7 @@ class ClockShadow(Knowledge):
             against.append((self.read, "read"))
         if kind != "atomic" and not strong:
             against.append((self.updated, "atomic"))
-        for table, name in against if self.noted[granules].any() else ():
+        for table, name in against if self.noted[pattern.where].any() else ():
             self._compare(pattern, table, known, lanes, warps, addresses, name)
         if word.updates:
             self._lost(pattern, known, lanes, warps, addresses)
@@ -344,11 +344,11 @@ class ClockShadow(Knowledge):
 
     def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
         """A bulk copy will complete at an mbarrier."""
-        self.bulk.column[pattern.granules] = barrier.column
+        self.bulk.column[pattern.where] = barrier.column
 
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
-        self.bulk.comes_with(piece(pattern.granules), barrier, pattern.instruction)
+        self.bulk.comes_with(pattern.where, barrier, pattern.instruction)
 
     def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
         """Return which lanes' warps do not know that phases of an mbarrier are complete."""

@@ -102,7 +102,7 @@ class Library:
         self.reads_wait = self._function("tw_reads_wait", 7)
         """(what reads_begin gets but the instruction, warps that are due, their clocks)."""
         self.written = self._function("tw_written", 8)
-        """(native/memory.c's Writes, granules, rows of them, granules a row, lanes, clocks of warps, time, instruction)."""
+        """(native/memory.c's Writes, granules, rows, granules a row, lanes, clocks of warps, time, instruction)."""
         self.unfenced = self._function("tw_unfenced", 3, ctypes.c_int64)
         """(Writes, granules, how many) -> whether some writer has run no fence since."""
         self.pick = self._function("tw_pick", 4)

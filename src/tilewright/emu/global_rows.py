@@ -18,8 +18,13 @@ class Rows:
     @classmethod
     def of(cls, lane: int, addresses: np.ndarray, size: int) -> Rows:
         """Elements of `size` bytes, put together where they lie in a row."""
-        edges = np.flatnonzero(np.diff(addresses) != size) + 1
-        lengths = np.diff(edges, prepend=0, append=len(addresses))
-        if (lengths == lengths[0]).all():
-            return cls(lane, addresses[np.append(0, edges)], int(lengths[0]) * size)
-        return cls(lane, addresses, size)
+        return cls(lane, *in_rows(addresses, size))
+
+
+def in_rows(addresses: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+    """Return where rows of elements begin that lie next to one another, and their bytes: all of one length."""
+    edges = np.flatnonzero(np.diff(addresses) != size) + 1
+    lengths = np.diff(edges, prepend=0, append=len(addresses))
+    if (lengths == lengths[0]).all():
+        return addresses[np.append(0, edges)], int(lengths[0]) * size
+    return addresses, size

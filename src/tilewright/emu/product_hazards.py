@@ -257,9 +257,9 @@ class ProductClocks:
     def written(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, known: np.ndarray) -> None:
         """A write: nothing may read the bytes now, and it has to know of a wait of each warpgroup that has read."""
         granules = pattern.granules
-        bad = self.reading[granules] > 0
-        product = self.machine.program.instructions[int(self.by[granules[bad][0]]) - 1] if bad.any() else None
-        if product is not None:
+        if self.reading[pattern.where].any():
+            bad = self.reading[granules] > 0
+            product = self.machine.program.instructions[int(self.by[granules[bad][0]]) - 1]
             some = bad.any(axis=1)
             report_in_flight(self.machine, pattern, lanes[some], addresses[some], product)
             return

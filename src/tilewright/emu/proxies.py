@@ -115,7 +115,7 @@ class ProxyFences(Shadow):
         if pattern.kind in ("tensor", "bulk_read"):
             self._check(pattern)
         elif pattern.kind in ("bulk_write", "bulk_merge"):
-            self.writer[pattern.granules] = -1
+            self.writer[pattern.where] = -1
         elif pattern.kind in ("write", "atomic"):
             self._note(pattern, None)
         self.inner.record(pattern)

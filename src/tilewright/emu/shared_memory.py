@@ -37,7 +37,7 @@ class SharedPattern:
 
     __slots__ = (
         "addresses", "alike", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing",
-        "lanes", "nbytes", "offsets", "peers", "requests", "warps", "wavefronts",
+        "lanes", "nbytes", "offsets", "peers", "piece", "requests", "warps", "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -56,6 +56,8 @@ class SharedPattern:
         """The same in bytes."""
         self.granules: np.ndarray
         """Granule indices in the batch's shared memory, [active lanes, granules a lane]."""
+        self.piece: slice | None = None
+        """The same as one piece, where a bulk copy has one: in whatever order."""
         self.warps: np.ndarray
         """Warp within the block plus 1, uint8, for each active lane."""
         self.peers: np.ndarray | None = None
@@ -67,6 +69,11 @@ class SharedPattern:
         """Whether each block of the batch does the same; None: nobody has looked."""
         self.landing: Any = None
         """For a copy: the event of its landing."""
+
+    @property
+    def where(self) -> np.ndarray | slice:
+        """What to index tables of granules by where neither order nor shape matters."""
+        return self.granules if self.piece is None else self.piece
 
 
 class SharedMemory:
@@ -166,6 +173,8 @@ class SharedMemory:
         An address that is nobody's stays as it is, beyond every block's memory.
         """
         own = self.machine.cta_of_lane[lanes]
+        if not len(addresses) or int(addresses.max()) < PEER:
+            return own, addresses
         rank = addresses // PEER
         size = self.machine.cluster_size
         known = (rank > 0) & (rank <= size)
@@ -243,9 +252,9 @@ class SharedMemory:
     ) -> np.ndarray | None:
         """Return None where all accesses are within the block's memory and aligned; else report, and say which are."""
         low, high = int(addresses.min()), int(addresses.max())
-        if self.zones is None and low >= 0 and high + nbytes <= self.bytes:
-            if not int(np.bitwise_or.reduce(addresses)) & (nbytes - 1):
-                return None
+        well = self.zones is None and low >= 0 and high + nbytes <= self.bytes
+        if well and not int(np.bitwise_or.reduce(addresses)) & (nbytes - 1):
+            return None
         outside = (addresses < 0) | (addresses + nbytes > self.bytes)
         if self.zones is not None:
             inside = np.where(outside, 0, addresses)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import InvalidOperand
 from ..jit.tensor_map import DTYPES, OOB_FILLS, SWIZZLES, TensorMap
+from .global_rows import in_rows
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -107,6 +108,8 @@ class Box:
     """Whether it lies within the tensor, bool."""
     size: int
     """Bytes of a piece."""
+    rows: tuple[np.ndarray, int] | None = None
+    """Of a box that lies within the tensor where its rows begin, int64, and their bytes (global_rows.py)."""
 
 
 def locate(what: TensorMap, coordinates: tuple[int, ...], *, units: bool = False) -> Box:
@@ -123,9 +126,10 @@ def locate(what: TensorMap, coordinates: tuple[int, ...], *, units: bool = False
     if units and whole:
         counts[0], strides[0], size = counts[0] * size // UNIT, UNIT, UNIT
     start = (start + (1 << 63)) % (1 << 64) - (1 << 63)  # far outside it may be anything
-    addresses = _offsets(tuple(counts), tuple(strides)) + np.int64(start)
+    offsets, everywhere, rows, nbytes = _offsets(tuple(counts), tuple(strides), size)
+    addresses = offsets + np.int64(start)
     if whole:
-        return Box(addresses, np.ones(len(addresses), bool), size)
+        return Box(addresses, everywhere, size, (rows + np.int64(start), nbytes))
     inside = np.ones(1, bool)
     for k in reversed(range(what.rank)):
         at = coordinates[k] + np.arange(counts[k], dtype=np.int64) * steps[k]
@@ -174,12 +178,18 @@ def _walk(start: tuple[int, ...], axes: tuple[tuple[int, int, int, int], ...], p
 
 
 @lru_cache(maxsize=64)
-def _offsets(counts: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """The places of so many pieces along each dimension, dimension 0 first, from the first piece on: int64."""
+def _offsets(
+    counts: tuple[int, ...], strides: tuple[int, ...], size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """The places of so many pieces along each dimension, dimension 0 first, from the first piece on: int64. With them
+    as many ones, and the rows that they make (global_rows.py)."""
     offsets = np.zeros(1, np.int64)
     for count, stride in zip(reversed(counts), reversed(strides), strict=True):
         offsets = (offsets[:, None] + np.arange(count, dtype=np.int64) * stride).reshape(-1)
-    return offsets
+    found = offsets, np.ones(len(offsets), bool), *in_rows(offsets, size)
+    for table in found[:3]:
+        table.flags.writeable = False
+    return found
 
 
 def swizzled(units: np.ndarray, width: int) -> np.ndarray:

@@ -140,12 +140,7 @@ class Told:
     def of(self, lane: int, cta: int | None) -> Mbarrier | None:
         """The object for a block (None: the block that the address names); a complaint and None if there is none."""
         machine = self.machine
-        outer = machine.mask
-        mask = np.zeros(machine.lanes, bool)
-        mask[lane] = True
-        machine.set_mask(mask)
-        lanes, ctas, found = self.where.addresses()
-        machine.set_mask(outer)
+        lanes, ctas, found = self.where.addresses(np.array([lane]))
         if not len(lanes):
             return None
         block = int(ctas[0]) if cta is None else cta

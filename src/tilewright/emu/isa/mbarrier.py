@@ -29,10 +29,14 @@ class Places:
         self.generic = not space
         self.peers = self.generic or space == ".shared::cluster"
 
-    def addresses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(lanes, block of the batch, address in it) of those whose address can hold an object."""
+    def addresses(self, lanes: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(lanes, block of the batch, address in it) of those of some lanes whose address can hold an object.
+
+        lanes: None for the active ones.
+        """
         machine = self.machine
-        lanes = machine.lane_list()
+        if lanes is None:
+            lanes = machine.lane_list()
         lanes = np.arange(machine.lanes) if lanes is None else lanes
         seen = np.broadcast_to(self.base, (machine.lanes,))[lanes].astype(np.int64) + self.offset
         if self.generic:
@@ -40,20 +44,20 @@ class Places:
         else:
             seen &= 0xFFFFFFFF
         ctas, found = machine.shared.reach(lanes, seen)
-        bad = np.zeros(len(lanes), bool)
-        for wrong, kind, why in (
-            ((found < 0) | (found + 8 > machine.shared.bytes), "out_of_bounds",
-             f"the block has {machine.shared.bytes} bytes of it"),
-            (found % 8 != 0, "misaligned", "not a multiple of 8"),
-            ((ctas != machine.cta_of_lane[lanes]) & (not self.peers), "out_of_bounds",
-             "it lies in another block of the cluster, which .shared::cta does not reach"),
-        ):  # fmt: skip
-            if wrong.any():
-                at = int(found[wrong][0])
-                name = ".".join(self.instruction.opcode.split(".")[:2])
-                machine.report(kind, f"{name} at shared address {at:#x}: {why}", self.instruction, lanes[wrong], at)
-                bad |= wrong
-        lanes, ctas, found = lanes[~bad], ctas[~bad], found[~bad]
+        outside, skewed = (found < 0) | (found + 8 > machine.shared.bytes), found & 7 != 0
+        astray = (ctas != machine.cta_of_lane[lanes]) & (not self.peers)
+        bad = outside | skewed | astray
+        if bad.any():
+            for wrong, kind, why in (
+                (outside, "out_of_bounds", f"the block has {machine.shared.bytes} bytes of it"),
+                (skewed, "misaligned", "not a multiple of 8"),
+                (astray, "out_of_bounds", "it lies in another block of the cluster, which .shared::cta does not reach"),
+            ):
+                if wrong.any():
+                    at = int(found[wrong][0])
+                    name = ".".join(self.instruction.opcode.split(".")[:2])
+                    machine.report(kind, f"{name} at shared address {at:#x}: {why}", self.instruction, lanes[wrong], at)
+            lanes, ctas, found = lanes[~bad], ctas[~bad], found[~bad]
         if machine.cluster_size > 1 and len(lanes):
             far = ctas != machine.cta_of_lane[lanes]
             if far.any() and not machine.shared.expect_running(self.instruction, lanes[far], ctas[far]):

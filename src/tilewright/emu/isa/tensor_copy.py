@@ -141,11 +141,12 @@ def gathered(
     size = box.size
     if check_global(machine, instruction, lane, what.address, 1, False) is None:  # a load touches the base anyway
         return None
-    if not _mapped(machine, instruction, lane, box.addresses[box.inside], size, False):
+    within = box.addresses if box.rows else box.addresses[box.inside]
+    if not _mapped(machine, instruction, lane, within, size, False):
         return None
     rows = None
-    if machine.races and box.inside.any():
-        rows = Rows.of(lane, box.addresses[box.inside], size)
+    if machine.races and len(within):
+        rows = Rows(lane, *box.rows) if box.rows else Rows.of(lane, within, size)
         machine.races.note_rows(instruction, rows)
     if size == UNIT:
         units = machine.memory.views[UNIT].take((box.addresses - ARENA_BASE) // UNIT)
