@@ -195,9 +195,53 @@ def test_torchs_flag_asks_for_deterministic_gradients(monkeypatch):
     assert [options["deterministic"] for options in asked] == [True, False]
 
 
-def test_what_has_no_gradient_of_its_gradient_is_told():
-    given = tensors(sq=5, sk=5)
+def changed(s, b, h, i, j):
+    return tw.epilogue.where((i + j) % 3 == 0, -math.inf, 5.0 * tanh(s / 5.0)) - 0.2 * h * abs(i - j)
+
+
+def changed_by_torch(s, i, j):
+    h = torch.arange(s.shape[1])[:, None, None]
+    return torch.where((i + j) % 3 == 0, -math.inf, 5.0 * torch.tanh(s / 5.0)) - 0.2 * h * (i - j).abs()
+
+
+def test_a_bias_next_to_a_score_function_has_a_gradient():
+    given = tensors(sq=9, sk=12)
+    bias = torch.randn(4, 1, 12, requires_grad=True)
     with tw.emulator():
-        out = tw.attention(*given, score=lambda s, b, h, i, j: s - 0.5 * abs(i - j))
+        out, lse = tw.torch.attention(*given, bias=bias, score=changed, is_causal=True, return_lse=True)
+        weights = torch.randn(out.shape).to(out.dtype), torch.randn_like(lse)
+        mine = torch.autograd.grad((out, lse), (*given, bias), weights)
+    right = plain(*given, lambda s, i, j: changed_by_torch(s + bias, i, j), is_causal=True)
+    agree((out, lse), right)
+    agree(mine, torch.autograd.grad(right, (*given, bias), [x.double() for x in weights]))
+
+
+def test_a_score_function_has_a_gradient_of_its_gradient():
+    given = tensors(sq=5, sk=6)
+    with tw.emulator():
+        out = tw.attention(*given, score=changed)
+        slopes = torch.autograd.grad(out.float().square().sum(), given, create_graph=True)
+        mine = torch.autograd.grad(sum(x.float().square().sum() for x in slopes), given)
+    wide = [x.detach().double().requires_grad_() for x in given]
+    slopes = torch.autograd.grad(plain(*wide, changed_by_torch)[0].square().sum(), wide, create_graph=True)
+    agree(mine, torch.autograd.grad(sum(x.square().sum() for x in slopes), wide), 2e-2)
+
+
+def test_queries_that_a_score_function_lets_see_no_key_have_gradients_of_zero():
+    q, k, v = tensors(sq=4, sk=4)
+    bias = torch.zeros(4, 4, requires_grad=True)
+    with tw.emulator():
+        hidden = lambda s, b, h, i, j: tw.epilogue.where(i == 2, -math.inf, s)  # noqa: E731
+        out = tw.torch.attention(q, k, v, bias=bias, score=hidden)
+        found = torch.autograd.grad(out.sum(), (q, k, v, bias))
+    assert all(torch.isfinite(x).all() for x in found)
+    assert not found[0][:, :, 2].any()
+    assert not found[3][2].any()
+
+
+def test_packed_batches_say_that_they_have_no_gradient_of_their_gradient():
+    q, k, v = (x.detach()[0].transpose(0, 1).requires_grad_() for x in tensors(sq=5, sk=5))
+    with tw.emulator():
+        out = tw.attention_varlen(q, k, v, [0, 5], [0, 5])
         with pytest.raises(InvalidOperand, match="no gradient of its gradient"):
-            torch.autograd.grad(out.sum(), given, create_graph=True)
+            torch.autograd.grad(out.sum(), (q, k, v), create_graph=True)

@@ -21,11 +21,13 @@ from ..arrays.eager import is_watched, past_transforms
 from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
+from ..attn.score import traced
 from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
 from .attention_warm import Known
+from .expression import Frame, evaluate
 
 _torchs = functional.scaled_dot_product_attention
 """Torch's own, whatever stands in its place later."""
@@ -111,7 +113,7 @@ def _backward(
 
 
 def recompute(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: Options, with_lse: bool = False
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: Options, with_lse: bool = False, score: Score = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The same result by torch's operators; where rows may see no key, [..., rows, 1] of bool: which see one; the LSE.
 
@@ -123,7 +125,7 @@ def recompute(
     if groups > 1:
         k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     right = 0 if is_causal else right
-    steps = softcap != 0 or with_lse
+    steps = softcap != 0 or with_lse or score is not None
     if bias is None and not steps and left < 0 and (right < 0 or (right == 0 and sq == sk)):
         found = _torchs(q, k, v, is_causal=right == 0, scale=scale)
         return found, None, None
@@ -134,6 +136,8 @@ def recompute(
         seen &= key >= place - left
     if right >= 0:
         seen &= key <= place + right
+    if score is not None:
+        return _recompute_modified(scale * (q.float() @ k.float().transpose(2, 3)), v, bias, seen, softcap, score)
     if bias is not None:
         seen = seen & (bias != -math.inf)
     rows = seen.any(-1, keepdim=True)
@@ -151,9 +155,29 @@ def recompute(
     return (torch.softmax(scores, -1) @ v.float()).to(q.dtype), rows, lse
 
 
+def _recompute_modified(
+    scores: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor, softcap: float, score: Callable[..., Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of scaled scores that a function changes, by torch's operations; `seen`: what masks leave."""
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    scores = scores if bias is None else scores + bias.float()
+    nodes, shape = traced(score), tuple(scores.shape)
+    places = {
+        name: torch.arange(extent, device=scores.device).view([extent if n == axis else 1 for n in range(4)])
+        for axis, (name, extent) in enumerate(zip("bhij", shape, strict=True))
+    }
+    frame = Frame(shape, True, True, torch.float32, scores.device)
+    (scores,) = evaluate(nodes, [len(nodes) - 1], lambda given=scores: given, places, frame)
+    seen = seen & (scores != -math.inf)
+    rows = seen.any(-1, keepdim=True)
+    scores = scores.masked_fill(~seen, -math.inf).masked_fill(~rows, 0.0)
+    return (torch.softmax(scores, -1) @ v.float()).to(v.dtype), rows, torch.logsumexp(scores, -1)
+
+
 def _by_torch(
-    grad: Tensor, grad_lse: Tensor | None, given: Sequence[Tensor | None], needs: Sequence[bool], options: Options
-) -> list[Any]:
+    grad: Tensor, grad_lse: Tensor | None, given: Sequence[Tensor | None], needs: Sequence[bool], options: Options,
+    score: Score,
+) -> list[Any]:  # fmt: skip
     """The gradients of q, k, v and bias that are needed."""
     asked = [n for n in range(4) if needs[n]]
     again = torch.is_grad_enabled()  # a gradient of the gradient is asked for
@@ -163,7 +187,7 @@ def _by_torch(
         for n in asked:
             leaves[n].requires_grad_()
     with torch.enable_grad():
-        out, seen, lse = recompute(leaves[0], leaves[1], leaves[2], leaves[3], options, grad_lse is not None)
+        out, seen, lse = recompute(leaves[0], leaves[1], leaves[2], leaves[3], options, grad_lse is not None, score)
     results, grads = [out], [grad if seen is None else grad.masked_fill(~seen, 0)]
     if grad_lse is not None:
         assert lse is not None
@@ -186,12 +210,12 @@ def _gradients(
     if grad is None:
         grad = torch.zeros_like(out)
     if torch.is_grad_enabled() or needs[3]:
-        if packed is not None or score is not None:
-            what = "entries of different lengths" if score is None else "a score function"
+        if packed is not None:
             raise InvalidOperand(
-                f"attention with {what} has no gradient of its gradient. Omit create_graph=True, or differentiate once."
+                "attention with entries of different lengths has no gradient of its gradient. Omit create_graph=True, "
+                "or differentiate once."
             )
-        return _by_torch(grad, grad_lse, (q, k, v, bias), needs, options)
+        return _by_torch(grad, grad_lse, (q, k, v, bias), needs, options, score)
     found = backward(grad, grad_lse, q, k, v, bias, out, lse, packed, options, _deterministic(), score)
     return [*(x if need else None for x, need in zip(found, needs, strict=False)), None]
 

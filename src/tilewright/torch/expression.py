@@ -45,8 +45,9 @@ def evaluate(
         node = nodes[number]
         if node.op == "sum":
             values[number] = product()
-        elif node.op == "input" and node.kind == FLOAT:
-            values[number] = operands[node.value].to(frame.dtype)
+        elif node.op == "input" and node.value in operands:
+            operand = operands[node.value]
+            values[number] = operand.to(frame.dtype) if node.kind == FLOAT else operand
         else:
             values[number] = _compute(node, [values[arg] for arg in node.args], frame)
         for arg in {arg for arg in node.args if last[arg] == number}:
