@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -118,11 +120,23 @@ def test_torch_and_numpy_agree():
         (np.ones((2, 2), np.float32), {"block": (0, 128)}, r"block=\(0, 128\)"),
         (np.ones(4, np.float32), {"block": (1, 128)}, "add an axis"),
         ([1.0], {}, "is of type list"),
+        (np.ma.array(np.ones((2, 2), np.float32), mask=True), {}, "masked array"),
+        (np.ones((2, 2), ">f4"), {}, "dtype >f4"),
     ],
 )
 def test_what_cannot_be_quantized_is_refused(x, given, words):
     with pytest.raises(InvalidOperand, match=words):
         tw.quantize(x, **given)
+
+
+def test_a_numpy_matrix_is_an_array_of_two_axes():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    plain, scale = tw.quantize(x, block=(1, -1))
+    for where in (contextlib.nullcontext(), tw.emulator()):
+        with where:
+            found = tw.quantize(np.matrix(x), block=(1, -1))
+        np.testing.assert_array_equal(found[0].view(np.uint8), plain.view(np.uint8))
+        np.testing.assert_array_equal(found[1], scale)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

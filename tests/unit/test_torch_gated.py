@@ -82,6 +82,9 @@ def test_gradients_of_gradients_and_batches_of_gradients_come_by_three_layers(on
 def test_what_does_not_fit_is_told(on_gpu):
     with pytest.raises(InvalidOperand, match="'tanh' cannot gate"):
         tt.gated_mlp(*values(), activation="tanh")
+    x, gate, up, down = values()
+    with pytest.raises(InvalidOperand, match=r"gate .* and up \(1, .*\) differ"):
+        tt.gated_mlp(x, gate, up[:1], down)  # torch would broadcast it
 
 
 def test_on_the_host_it_is_three_layers_also_where_a_gpu_was_used_before(board):  # noqa: F811

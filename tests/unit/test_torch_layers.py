@@ -178,6 +178,11 @@ def test_a_beta_with_nothing_to_scale_is_refused():
         tt.matmul(values(2, 3), values(3, 2), beta=0.5)
 
 
+def test_only_a_module_has_layers_to_replace():
+    with pytest.raises(InvalidOperand, match="model is a int; replace_linears takes"):
+        tt.replace_linears(3)
+
+
 def test_a_precision_that_operands_cannot_have_is_refused():
     with pytest.raises(InvalidOperand, match="'fp64' is not known"):
         tt.matmul(values(2, 3), values(3, 2), precision="fp64")

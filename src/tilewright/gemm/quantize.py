@@ -64,6 +64,8 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
         return Float8Array(cupy.asarray(bits), short), cupy.asarray(scale)
     if isinstance(x, np.ndarray):
         _check_dtype(x.dtype.name)
+        as_operand(x, "x")  # a masked array is refused here too
+        x = np.asarray(x)  # rows of a np.matrix have two axes
         try:
             import_module("ml_dtypes")
         except ImportError as error:

@@ -167,11 +167,11 @@ def _recompute_modified(
         for axis, (name, extent) in enumerate(zip("bhij", shape, strict=True))
     }
     frame = Frame(shape, True, True, torch.float32, scores.device)
-    (scores,) = evaluate(nodes, [len(nodes) - 1], lambda given=scores: given, places, frame)
-    seen = seen & (scores != -math.inf)
+    (changed,) = evaluate(nodes, [len(nodes) - 1], lambda: scores, places, frame)
+    seen = seen & (changed != -math.inf)
     rows = seen.any(-1, keepdim=True)
-    scores = scores.masked_fill(~seen, -math.inf).masked_fill(~rows, 0.0)
-    return (torch.softmax(scores, -1) @ v.float()).to(v.dtype), rows, torch.logsumexp(scores, -1)
+    changed = changed.masked_fill(~seen, -math.inf).masked_fill(~rows, 0.0)
+    return (torch.softmax(changed, -1) @ v.float()).to(v.dtype), rows, torch.logsumexp(changed, -1)
 
 
 def _by_torch(

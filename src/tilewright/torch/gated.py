@@ -57,7 +57,7 @@ def gated_mlp(
 
     x [..., in_features]; gate and up [features, in_features], down [out_features, features]: of x's dtype; activation:
     "silu", "gelu", "gelu_tanh" or "relu". Dtypes, devices, autocast and torch.compile: as `linear`. Raises
-    InvalidOperand for another activation, and as `linear` does.
+    InvalidOperand for another activation, gate and up of two shapes, and as `linear` does.
     """
     if activation not in _BACKWARD:
         raise InvalidOperand(f"activation {activation!r} cannot gate. Those that can: {', '.join(_BACKWARD)}.")
@@ -69,6 +69,10 @@ def gated_mlp(
 
 
 def _by_layers(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, activation: Any) -> Any:
+    if gate.shape != up.shape:
+        raise InvalidOperand(
+            f"gate {tuple(gate.shape)} and up {tuple(up.shape)} differ: both are [features, in_features]."
+        )
     return linear(linear(x, gate, activation=activation) * linear(x, up), down)
 
 

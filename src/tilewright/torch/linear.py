@@ -164,8 +164,11 @@ def replace_linears(
     activations with hooks, which would see other values. What forward methods call themselves is not looked into.
 
     precision, deterministic, batch_invariant: what the replaced layers have of them. Raises InvalidOperand for an
-    unknown precision and for a flag that is not True or False, before any layer is replaced.
+    unknown precision, for a flag that is not True or False and for a model that is no torch.nn.Module, before any layer
+    is replaced.
     """
+    if not isinstance(model, nn.Module):
+        raise InvalidOperand(f"model is a {type(model).__name__}; replace_linears takes a torch.nn.Module.")
     check_precision(precision, "f32")
     deterministic, batch_invariant = promised(deterministic, batch_invariant)
     fuse, count = flag(fuse, "fuse"), 0
