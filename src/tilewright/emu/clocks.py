@@ -14,6 +14,7 @@ from .bulk_hazards import BulkClocks
 from .compiled import address
 from .knowledge import Knowledge
 from .lane_races import LaneTable
+from .memory import sparse_zeros
 from .messages import STRONG, VOLATILE, Messages, passed, words_of
 from .product_hazards import ProductClocks
 from .ptx import Instruction
@@ -34,10 +35,10 @@ class ClockShadow(Knowledge):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         granules = len(machine.shared.initialised)
-        self.written = np.zeros((granules, self.warps), np.int32)
+        self.written = sparse_zeros((granules, self.warps), np.int32)
         """Clock of each warp's last write of a granule; 0: none."""
-        self.read = np.zeros((granules, self.warps), np.int32)
-        self.updated = np.zeros((granules, self.warps), np.int32)
+        self.read = sparse_zeros((granules, self.warps), np.int32)
+        self.updated = sparse_zeros((granules, self.warps), np.int32)
         """The same of atomics."""
         self.flying = np.zeros(granules, np.int32)
         """1 + the instruction of the copy in flight to a granule."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from .compiled import address
 from .endless import FAIR_EVERY
+from .garbage import uncollected
 from .isa.registry import Step
 from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction, Memory, Operand, Register
@@ -338,6 +339,10 @@ class Engine:
         if not count:
             return
         self.state[S["event_count"]] = 0
+        with uncollected():
+            self._note_events(count)
+
+    def _note_events(self, count: int) -> None:
         shadow, races, patterns = self.machine.shadow, self.machine.races, self.patterns
         events = self.events[:count].tolist()
         loads: dict[tuple[int, int], list[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ SPACING = 2 * GUARD + ALIGNMENT
 """Bytes that a buffer may take beyond its own."""
 RESTING, RESTING_BYTES = 64, 4096
 """Buffers of at most so many bytes whose places are not given out again at once."""
+SPARSE_BYTES = 1 << 20
+"""Bytes of a table from which on the system's untouched pages are worth asking for."""
 SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
 PARAM_WINDOW = 0x7D00_0000_0000
@@ -37,6 +40,14 @@ def aligned_bytes(count: int, fill: int | None = POISON) -> np.ndarray:
     raw = np.empty(count + ALIGNMENT, np.uint8) if fill is None else np.full(count + ALIGNMENT, fill, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + count]
+
+
+def sparse_zeros(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Zeros of which few will be written: what nobody writes takes neither memory nor time."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if nbytes < SPARSE_BYTES:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY), dtype).reshape(shape)
 
 
 def element_views(data: np.ndarray) -> dict[int, np.ndarray]:
