@@ -123,7 +123,7 @@ class ClockShadow(Knowledge):
             self._compare(pattern, table, known, lanes, warps, addresses, name)
         if word.updates:
             self._lost(pattern, known, lanes, warps, addresses)
-        if self.lanes and kind in ("read", "write", "atomic", "bulk_read"):
+        if self.lanes and kind in ("read", "write", "atomic", "copy", "bulk_read"):
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
@@ -242,15 +242,17 @@ class ClockShadow(Knowledge):
         if self.products and pattern.kind == "tensor":
             self.products.landed(pattern, rows)
             return
-        _, warps, known = self._where(pattern)
+        lanes, warps, known = self._where(pattern)
         granules = pattern.granules
         if rows is not None:
-            granules, warps, known = granules[rows], warps[rows], known[rows]
+            lanes, granules, warps, known = lanes[rows], granules[rows], warps[rows], known[rows]
         self.flying[granules] = 0
         self.by["write"][granules] = pattern.instruction.index
         if barrier is not None:
             self.bulk.comes_with(granules, barrier, pattern.instruction)
             return
+        if self.lanes:
+            self.lanes.landed(pattern, granules, lanes, self.machine.meetings)
         own = known[np.arange(len(warps)), warps]
         self.noted[granules] = True
         self.written[granules, np.broadcast_to(warps[:, None], granules.shape)] = own[:, None]

@@ -320,9 +320,12 @@ class EpochShadow(Shadow):
                 flying[granules] = False
         return clean
 
-    def lanes_of(self, pattern: SharedPattern, ctas: np.ndarray | None) -> np.ndarray:
-        """Lanes of the batch, one for each of the rows of a pattern."""
+    def lanes_of(self, event: Any, ctas: np.ndarray | None) -> np.ndarray:
+        """Lanes of the batch, one for each of the rows of an event."""
+        pattern = event.pattern if isinstance(event, Landing) else event
         lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
+        if isinstance(event, Landing) and event.rows is not None:
+            lanes = lanes[event.rows]
         return lanes if ctas is None else lanes[ctas[self.machine.cta_of_lane[lanes]]]
 
     def _chosen(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

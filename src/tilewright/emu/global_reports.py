@@ -99,7 +99,8 @@ class RaceReports:
             return "global_race"
         if changed and all(stored_back(program, load) for load in loads):
             return "lost_update"
-        if same or (READ in pair and constant_stored(program, stores[0])) or held:
+        flag = READ in pair and constant_stored(program, stores[0]) and not any(kept(program, load) for load in loads)
+        if same or flag or held:
             return "flag_race"
         return "lane_race" if self.one_warp(clash) else "global_race"
 

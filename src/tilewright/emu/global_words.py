@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .ptx import Immediate, Instruction, Memory, Operand, Register, Vector
-from .uses import reaches
+from .uses import reaches, writers
 
 if TYPE_CHECKING:
     from .program import Code
@@ -236,16 +236,20 @@ def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
 
 
 def constant_stored(program: Code, store: Instruction) -> bool:
-    """Return whether a store writes a constant other than 0, as one that sets a flag does."""
+    """Return whether a store writes a constant other than 0, as one that sets a flag does; or one of several."""
     if store.opcode.split(".")[0] != "st" or len(store.operands) < 2:
         return False
-    value = store.operands[1]
-    for index in range(store.index - 1, max(store.index - BACK, -1), -1):
-        if not isinstance(value, Register):
-            break
-        instruction = program.instructions[index]
-        if value in program.effects(index).writes:
-            if not instruction.opcode.startswith("mov.") or len(instruction.operands) != 2:
+    held, seen = [store.operands[1]], set[Operand]()
+    while held:
+        value = held.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, Register):
+            made = [program.instructions[index] for index in writers(program).get(value, [])]
+            if not made or not all(by.opcode.startswith("mov.") and len(by.operands) == 2 for by in made):
                 return False
-            value = instruction.operands[1]
-    return isinstance(value, Immediate) and value.bits != 0
+            held += [by.operands[1] for by in made]
+        elif not isinstance(value, Immediate) or not value.bits:
+            return False
+    return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .meetings import Meetings
+from .shadow import Landing
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
@@ -63,11 +64,17 @@ class LaneTable:
                 self._against(event, granules, lanes, ids, met, "warp_synchronous")
             met.whole(np.unique(lanes // 32))
         clean = self._against(event, granules, lanes, ids, met)
-        if event.kind in READS:
+        if event.kind == "copy":
+            pass  # it writes when it lands
+        elif event.kind in READS:
             self._put(self.reader, self.read_at, self.read, granules, lanes, event, met)
         else:
             self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
         return clean
+
+    def landed(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> None:
+        """Note what a cp.async has brought: a write of its lane, which has waited for it."""
+        self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
 
     def note_read(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> None:
         """Note a read that has been judged."""
@@ -168,9 +175,10 @@ class LaneRaces:
     def _meets(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
         """Return whether anything that is written is touched twice: if not there is nothing to look at."""
         twice = False
-        patterns = list(dict.fromkeys(event for event in events if isinstance(event, SharedPattern)))
+        each = (event.pattern if isinstance(event, Landing) else event for event in events)
+        patterns = list(dict.fromkeys(event for event in each if isinstance(event, SharedPattern)))
         for pattern in patterns:
-            if pattern.kind in ("write", "atomic"):
+            if pattern.kind in ("write", "atomic", "copy"):
                 granules = self.shadow.rows(pattern, ctas)[1]
                 twice = twice or bool(self.marked[granules].any())
                 self.marked[granules] = True
@@ -189,7 +197,13 @@ class LaneRaces:
                 else:
                     met.some(event.members, live)
                 continue
-            if not isinstance(event, SharedPattern) or event.kind not in ("read", "write", "atomic"):
+            if isinstance(event, Landing):
+                pattern, granules, _ = self.shadow.rows(event, ctas)
+                if pattern.kind == "copy":
+                    touched.append(granules)
+                    self.table.landed(pattern, granules, self.shadow.lanes_of(event, ctas), met)
+                continue
+            if not isinstance(event, SharedPattern) or event.kind not in ("read", "write", "atomic", "copy"):
                 continue
             _, granules, _ = self.shadow.rows(event, ctas)
             lanes = self.shadow.lanes_of(event, ctas)

@@ -14,7 +14,7 @@ from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
 from .liveness import Effects, effects, live_ranges
-from .ptx import Function, Immediate, Instruction, Module, Operand, Register, Symbol
+from .ptx import Function, Immediate, Instruction, Module, Operand, Register, Special, Symbol, Variable
 
 _ELSEWHERE = re.compile(r"\.(?:global|local|param|const)\b")
 _WIDEST = 16
@@ -201,6 +201,15 @@ def _handler(instruction: Instruction) -> registry.Handler:
     return handler
 
 
+RESERVED = 512
+"""Bytes of shared memory that cooperative groups keep for tiles of several warps, where a kernel reads their place."""
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether it is the special register that holds that place."""
+    return name.startswith("%reserved_smem_offset_")
+
+
 def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool = False) -> Code:
     """Decode one entry. `fine`: in smaller blocks, for other orders (orders.py). `red_zones`: as Code's.
 
@@ -233,6 +242,8 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
     named = {symbol.name for symbol in symbols(op for i in entry.instructions for op in i.operands)}
     shared = [v for v in module.variables if v.space == "shared" and v.name in named]
     shared += [v for v in entry.variables if v.space == "shared"]
+    specials = {op.name for i in entry.instructions for op in i.operands if isinstance(op, Special)}
+    shared += [Variable(name, "shared", RESERVED, 16) for name in sorted(filter(is_reserved, specials))]
     gap = RED_ZONE if red_zones else 0
     static, size = place([v for v in shared if not v.extern], gap)
     for variable in shared:

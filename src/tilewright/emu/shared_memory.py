@@ -11,6 +11,7 @@ from . import banks
 from .access import in_warps, only_writes, same, unfilled
 from .compiled import address
 from .memory import aligned_bytes, element_views
+from .program import is_reserved
 from .ptx import Instruction
 from .trace import Site
 from .uses import passed_on
@@ -101,6 +102,11 @@ class SharedMemory:
         """Forget everything: a new batch of blocks starts."""
         self.data[:] = 0xFF
         self.initialised[:] = False
+        program = self.machine.program
+        for name in filter(is_reserved, program.shared):  # whatever it holds, its users know
+            start = program.shared[name] // self.granule
+            part = self.initialised.reshape(self.machine.ctas, -1)
+            part[:, start : start + program.shared_sizes[name] // self.granule] = True
         self.batch += 1
 
     def locate(

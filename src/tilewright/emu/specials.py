@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .program import is_reserved
+
 if TYPE_CHECKING:
     from .machine import Machine
 
@@ -35,6 +37,7 @@ def special_registers(machine: Machine) -> dict[str, np.ndarray]:
         "%envreg1": machine.grid_workspace >> 32, "%envreg2": machine.grid_workspace & 0xFFFFFFFF,
         "%total_smem_size": machine.program.static_shared + machine.dynamic_shared,
     }  # fmt: skip
+    values |= {name: at for name, at in machine.program.shared.items() if is_reserved(name)}
     by_batch = ["%smid"]
     for axis, count, blocks in zip("xyz", machine.cluster, machine.grid, strict=True):
         by_batch += [f"%ctaid.{axis}", f"%clusterid.{axis}"]

@@ -103,7 +103,7 @@ _KNOWN_TO_ALL = ("mov.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.",
 
 
 @lru_cache(maxsize=64)
-def _writers(program: Code) -> dict[Register, list[int]]:
+def writers(program: Code) -> dict[Register, list[int]]:
     """The instructions that write each register."""
     found: dict[Register, list[int]] = {}
     for index in range(len(program.instructions)):
@@ -132,7 +132,7 @@ def one_value(program: Code, index: int) -> tuple[str, int] | None:
         if item in seen or isinstance(item, (Immediate, Special, Symbol)):
             continue
         seen.add(item)
-        if not isinstance(item, Register) or len(made := _writers(program).get(item, [])) != 1:
+        if not isinstance(item, Register) or len(made := writers(program).get(item, [])) != 1:
             return None
         by = program.instructions[made[0]]
         if by.guard is not None or not by.opcode.startswith(_KNOWN_TO_ALL):
