@@ -24,6 +24,7 @@ from .global_reports import RaceReports
 from .global_rows import Rows
 from .global_tracks import Clash, Table, Track, within
 from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role, roles_of
+from .lost_updates import LostUpdates
 from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction
 from .telling import MOST_UNITS, Telling
@@ -60,6 +61,7 @@ class GlobalRaces:
         heard = listens or any(role.narrow and role.head != "st" for role in roles)
         self.within = UnitRaces(self, lanes=not heard) if judged and self.width > 1 else None
         self.fixed = FixedLoads(self) if judged and FixedLoads.needed(roles) else None
+        self.lost = LostUpdates(self) if judged and LostUpdates.needed(roles) else None
         self.telling = Telling(machine, units, self.width) if listens and self.between else None
         self.trusted = self.telling is not None and any(role.trusted for role in roles)
         if self.telling is not None:
@@ -91,6 +93,8 @@ class GlobalRaces:
         self.low = (self.lane - 1) // np.int32(self.width) * np.int32(self.width) + 1
         if self.within is not None:
             self.within.bulk.reset()
+        if self.lost is not None:
+            self.lost.start()
         if self.telling is not None:
             self.telling.start(self.first_lane // self.width)
 
@@ -117,6 +121,8 @@ class GlobalRaces:
         track = self.track(buffer)
         if self.fixed is not None:
             self.fixed.note(role, index, pattern, start, track)
+        if self.lost is not None:
+            self.lost.note(role, index, pattern, start, track)
         if self.between:
             self._note_between(role, index, pattern, start, track, claimed)
         if self.within is not None and not isinstance(pattern, Rows):

@@ -76,6 +76,8 @@ class Track:
         self.inner = Inner()
         self.changed: np.ndarray | None = None
         """Of each granule the instruction that wrote it, plus 1, in kernels with fixed loads."""
+        self.changes: np.ndarray | None = None
+        """Of each granule how often it was changed, and by which lane and instruction last, in kernels with updates."""
 
     def granules(self, size: int) -> int:
         """Return how many of them the buffer has, and a few more for what begins inside of it."""

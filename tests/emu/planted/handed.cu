@@ -1,5 +1,9 @@
 // What is handed on: by phases that take too few arrivals, by loads and stores past the first cache, by stores of one
 // value, by registers.
+#include <cooperative_groups.h>
+#include <cuda/atomic>
+#include <cuda_pipeline.h>
+namespace cg = cooperative_groups;
 using u64 = unsigned long long;
 __device__ __forceinline__ unsigned at(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void init(u64 *bar, int count) {
@@ -135,3 +139,84 @@ extern "C" __global__ void __launch_bounds__(384, 1) registers_that_only_an_end_
 
 //! right | block 384 | f32[384]=random
 extern "C" __global__ void __launch_bounds__(384, 1) registers_that_were_given_back(float *a) { pool<40>(a); }
+
+/// Each thread copies for itself, and reads what its neighbour has copied.
+template <bool BEFORE, bool AFTER> __device__ void neighbours(const float *in, float *out) {
+    __shared__ float s[2][64];
+    const int t = threadIdx.x;
+    float sum = 0;
+    __pipeline_memcpy_async(&s[0][t], in + t, 4);
+    __pipeline_commit();
+    for (int i = 0; i < 4; ++i) {
+        if (i < 3) __pipeline_memcpy_async(&s[~i & 1][t], in + (i + 1) * 64 + t, 4); // BUG
+        __pipeline_commit();
+        __pipeline_wait_prior(1);
+        if (BEFORE) __syncwarp();
+        sum += s[i & 1][t ^ 1]; // BUG
+        if (AFTER) __syncwarp();
+    }
+    out[t] = sum;
+}
+
+//! lane_race | block 64 | f32[256]=random f32[64]=zeros
+extern "C" __global__ void the_neighbour_may_still_wait(const float *in, float *out) { neighbours<false, true>(in, out); }
+
+//! lane_race | block 64 | f32[256]=random f32[64]=zeros
+extern "C" __global__ void the_neighbour_may_still_read(const float *in, float *out) { neighbours<true, false>(in, out); }
+
+//! right | block 64 | f32[256]=random f32[64]=zeros
+extern "C" __global__ void both_neighbours_are_there(const float *in, float *out) { neighbours<true, true>(in, out); }
+
+template <bool EARLY> __device__ void locked(volatile float *sum, int *lock, const float *in) {
+    if (threadIdx.x) return;
+    float old = *sum;
+    while (atomicCAS(lock, 0, 1)) {
+    }
+    __threadfence();
+    if (!EARLY) old = *sum;
+    *sum = old + in[blockIdx.x]; // BUG
+    __threadfence();
+    atomicExch(lock, 0);
+}
+
+//! lost_update | grid 4 | f32[1]=zeros i32[1]=zeros f32[4]=random
+extern "C" __global__ void read_before_the_lock_is_taken(float *sum, int *lock, const float *in) { locked<true>(sum, lock, in); }
+
+//! right | grid 4 | f32[1]=zeros i32[1]=zeros f32[4]=random
+extern "C" __global__ void read_once_the_lock_is_taken(float *sum, int *lock, const float *in) { locked<false>(sum, lock, in); }
+
+/// Two slots with a sequence number each; the compiler knows what is put into them.
+template <bool EARLY> __device__ void slots(int *turn, int *slot, int *out) {
+    if (threadIdx.x) return;
+    for (int i = 0; i < 6; ++i) {
+        cuda::atomic_ref<int, cuda::thread_scope_device> mine(turn[i & 1]);
+        while (mine.load(cuda::memory_order_acquire) != i / 2 * 2 + (int)blockIdx.x) {
+        }
+        if (blockIdx.x == 0) slot[i & 1] = 3 * i + 1; // BUG
+        else if (EARLY) mine.store(i / 2 * 2 + 2, cuda::memory_order_release), out[i] = slot[i & 1]; // BUG
+        else out[i] = slot[i & 1];
+        if (blockIdx.x == 0 || !EARLY) mine.store(i / 2 * 2 + 1 + (int)blockIdx.x, cuda::memory_order_release);
+    }
+}
+
+//! global_race | grid 2 | i32[2]=zeros i32[2]=zeros i32[6]=zeros
+extern "C" __global__ void the_slot_is_given_back_before_it_is_read(int *turn, int *slot, int *out) { slots<true>(turn, slot, out); } // BUG
+
+//! right | grid 2 | i32[2]=zeros i32[2]=zeros i32[6]=zeros
+extern "C" __global__ void the_slot_is_given_back_once_it_is_read(int *turn, int *slot, int *out) { slots<false>(turn, slot, out); }
+
+template <int TILE> __device__ void turned(const float *in, float *out) {
+    __shared__ cg::block_tile_memory<128> memory;
+    __shared__ float s[128];
+    auto block = cg::this_thread_block(memory);
+    const int t = threadIdx.x;
+    s[t] = in[t]; // BUG
+    cg::tiled_partition<TILE>(block).sync();
+    out[t] = s[t ^ 63]; // BUG
+}
+
+//! shared_race | block 128 | f32[128]=random f32[128]=zeros
+extern "C" __global__ void tiles_of_one_warp_for_two(const float *in, float *out) { turned<32>(in, out); }
+
+//! right | block 128 | f32[128]=random f32[128]=zeros
+extern "C" __global__ void tiles_of_two_warps(const float *in, float *out) { turned<64>(in, out); }
