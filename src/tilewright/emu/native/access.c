@@ -1,18 +1,21 @@
 // Loads and stores whose addresses are a pattern that emu/access.py has checked before (emu/engine.py fills these in).
 #include "native.h"
 
-enum { ANY, ROW, SAME };  // addresses of a warp: whatever they are; one element after another; all one
+// Addresses of a warp: whatever they are; one element after another; all one; of each four lanes one after another.
+enum { ANY, ROW, SAME, FOURS };
 enum { READS_SHARED, WRITES_SHARED, READS_GLOBAL, WRITES_GLOBAL };
 
 // How the addresses of each warp lie.
 EXPORT void tw_classes(const s64* addresses, s64 lanes, s64 bytes, u8* classes) {
   for (s64 start = 0; start < lanes; start += 32) {
-    int steps = 0, others = 0;  // lanes that are not a step from the one before; that are elsewhere
+    int steps = 0, within = 0, others = 0;  // lanes not a step from the one before, of four too; that are elsewhere
     for (s64 k = start + 1; k < start + 32; ++k) {
-      steps += addresses[k] - addresses[k - 1] != bytes;
+      const int off = addresses[k] - addresses[k - 1] != bytes;
+      steps += off;
+      within += off & (k % 4 != 0);
       others += addresses[k] != addresses[k - 1];
     }
-    classes[start / 32] = !steps ? ROW : !others ? SAME : ANY;
+    classes[start / 32] = !steps ? ROW : !others ? SAME : !within ? FOURS : ANY;
   }
 }
 
@@ -120,7 +123,7 @@ static int claimed(const Pattern* p, s64 start, s64 bytes, const Claims* c, s64 
     }                                                                                                              \
     for (s64 start = 0; start < lanes; start += 32) {                                                              \
       const u8 kind = p->classes[start / 32];                                                                      \
-      if (kind == ANY) {                                                                                           \
+      if (kind != ROW && kind != SAME) {                                                                           \
         for (int k = 0; k < 32; ++k) differ |= (base[start + k] - first) ^ (T)known[start + k];                    \
       } else {                                                                                                     \
         const T from = (T)known[start] + first, step = kind == ROW ? (T)(known[start + 1] - known[start]) : 0;     \
@@ -185,6 +188,8 @@ static int initialised(const Pattern* p, u8* marks, s64 bits, s64 bytes, int wri
         memcpy(to, at, 32 * sizeof(T));                                          \
       } else if (kind == ROW) {                                                  \
         for (s64 k = 0; k < 32; ++k) to[k] = *(const T*)(at + k * a->bytes);     \
+      } else if (kind == FOURS && a->parts == 1) {                               \
+        for (int k = 0; k < 32; k += 4) memcpy(to + k, from + p->offsets[start + k], 4 * sizeof(T)); \
       } else if (kind == SAME) {                                                 \
         const T value = *(const T*)at;                                           \
         for (int k = 0; k < 32; ++k) to[k] = value;                              \
@@ -207,6 +212,8 @@ static int initialised(const Pattern* p, u8* marks, s64 bits, s64 bytes, int wri
     for (s64 start = 0; start < lanes; start += 32) {                                                     \
       if (p->classes[start / 32] == ROW && step && a->parts == 1)                                         \
         memcpy(to + p->offsets[start], row + start, 32 * sizeof(T));                                      \
+      else if (p->classes[start / 32] == FOURS && step && a->parts == 1)                                  \
+        for (s64 k = start; k < start + 32; k += 4) memcpy(to + p->offsets[k], row + k, 4 * sizeof(T));   \
       else                                                                                                \
         for (s64 k = start; k < start + 32; ++k) *(T*)(to + p->offsets[k]) = row[k * step];               \
     }                                                                                                     \
