@@ -308,6 +308,14 @@ extern "C" __global__ void wide(float4 *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     for (int k = 0; k < 3; ++k) { if (i % 3) y[i] = y[i]; ((float *)y)[4 * i + 4 - 4 * (k == 1)] = k; }
 }
+extern "C" __global__ void quads(float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) { float *z = y + i / 4 * 8 + i % 4 + 4 * (k & 1); *z = *z + i; }
+}
+extern "C" __global__ void astride(float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) y[(i / 4 * 2 + i % 4) % n] += i;
+}
 extern "C" __global__ void ordered(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     for (int k = 0; k < 3; ++k) { y[i] = k; __syncthreads(); y[i ^ 32] += y[i ^ 32]; __syncthreads(); }
@@ -318,7 +326,7 @@ extern "C" __global__ void ordered(float *y, int n) {
 @pytest.mark.parametrize(
     ("entry", "found"),
     [("in_place", False), ("neighbour", True), ("halves", True), ("later", True), ("bytes", True), ("wide", True),
-     ("ordered", False)],
+     ("ordered", False), ("quads", False), ("astride", True)],
 )  # fmt: skip
 def test_what_is_reported_of_global_memory_is_the_same(entry, found):
     """Owners of its granules are asked by the loops themselves."""

@@ -43,10 +43,16 @@ static void take_apart(Factors* f, int count, int kind, int negative, const f32*
       exponents[i] = (s16)((word & 0x7fff) ? (s32)(field ? field : 1) - 15 : ZERO_FACTOR);
       values[i] = half_bits(word) ^ flip;
     }
-  } else if (kind == BF16 || kind == TF32) {
-    const u32 up = kind == BF16 ? 16 : 0, keep = kind == BF16 ? ~0u : 0xffffe000u;
+  } else if (kind == BF16) {  // the first loop in vectors of 16 bits
     INDEPENDENT for (int i = 0; i < count; ++i) {
-      const u32 bits = words[i] << up & keep, field = words[i] << up >> 23 & 255;
+      const u16 word = (u16)words[i];
+      const s16 field = (s16)(word >> 7 & 255), exponent = (s16)((field ? field : 1) - 127);
+      exponents[i] = word & 0x7fff ? exponent : ZERO_FACTOR;
+    }
+    INDEPENDENT for (int i = 0; i < count; ++i) values[i] = words[i] << 16 ^ flip;
+  } else if (kind == TF32) {
+    INDEPENDENT for (int i = 0; i < count; ++i) {
+      const u32 bits = words[i] & 0xffffe000u, field = words[i] >> 23 & 255;
       exponents[i] = (s16)((bits << 1) ? (s32)(field ? field : 1) - 127 : ZERO_FACTOR);
       values[i] = bits ^ flip;
     }

@@ -32,10 +32,35 @@ static inline char* row_of(const Fragment* f, int r, s64 i, s64 warp) {
   return at;
 }
 
+#ifdef __AVX512BW__
+// `count` elements of 16 bits, a multiple of 32, from two registers of a warp.
+static void pick_halves(const char* held, const s32* place, int count, u32* words) {
+  const __m512i *from = (const __m512i*)held, *at = (const __m512i*)place;
+  __m512i h[4];
+  for (int i = 0; i < 4; ++i) h[i] = _mm512_loadu_si512(from + i);
+  for (__m512i* to = (__m512i*)words; count > 0; count -= 32, at += 2, to += 2) {
+    const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(at), 1));
+    const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(at + 1), 1));
+    const __m512i which = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    const __mmask32 second = _mm512_test_epi16_mask(which, _mm512_set1_epi16(64));
+    const __m512i found = _mm512_mask_mov_epi16(_mm512_permutex2var_epi16(h[0], which, h[1]), second,
+                                                _mm512_permutex2var_epi16(h[2], which, h[3]));
+    _mm512_storeu_si512(to, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(found)));
+    _mm512_storeu_si512(to + 1, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(found, 1)));
+  }
+}
+#endif
+
 static void read_warp(const Fragment* f, s64 i, s64 warp, int count, int size, u32* restrict words) {
   char held[MOST_REGISTERS * 128];
   const s32* restrict place = f->place;
   for (int r = 0; r < f->registers; ++r) memcpy(held + r * 128, row_of(f, r, i, warp), 128);
+#ifdef __AVX512BW__
+  if (size == 2 && f->registers == 2 && count % 32 == 0) {
+    pick_halves(held, place, count, words);
+    return;
+  }
+#endif
   if (f->run == 8 && size == 2)
     for (int e = 0; e < count; e += 8) {
       u16 run[8];
