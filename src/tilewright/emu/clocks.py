@@ -58,6 +58,11 @@ class ClockShadow(Knowledge):
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine) if self.messages is None else None
         """Judges lanes of one warp, where they cannot pass one another messages."""
+        self.stored_at = np.full(machine.lanes, -1, np.int64)
+        """The time of each lane's last plain store, by the meetings."""
+        self.alone: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
+        """(cluster, warp, clock) -> of an arrival at an mbarrier by a part of a warp: which lanes arrived, and when the
+        warp had last come together. What the others have stored since then is not told."""
         self.unfenced: list[Mbarrier] = []
         """mbarriers that no fence.mbarrier_init has followed yet."""
         self.fenced: list[Mbarrier] = []
@@ -69,6 +74,8 @@ class ClockShadow(Knowledge):
         self.know_nothing()
         self.unfenced.clear()
         self.fenced.clear()
+        self.alone.clear()
+        self.stored_at[:] = -1
         if self.used:  # else they are as they were made, and to write them is to use the memory
             self.forget(np.flatnonzero(self.noted))
             self.flying[:] = 0
@@ -124,7 +131,11 @@ class ClockShadow(Knowledge):
         if word.updates:
             self._lost(pattern, known, lanes, warps, addresses)
         if self.lanes and kind in ("read", "write", "atomic", "copy", "bulk_read"):
+            if kind == "read" and self.alone:
+                self._told_alone(pattern, lanes, warps, known)
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
+            if kind == "write":
+                self.stored_at[lanes] = self.machine.meetings.time
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
             return
@@ -147,6 +158,63 @@ class ClockShadow(Knowledge):
         if kind == "copy":
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
+
+    def told_by(self, lanes: np.ndarray) -> None:
+        """Note of which lanes of their warps these cannot speak: of those that have stored since they last met."""
+        machine, met = self.machine, self.machine.meetings
+        if self.lanes is None:
+            return
+        for warp in np.unique(lanes // 32).tolist():
+            every = np.arange(32 * warp, 32 * warp + 32)
+            absent = machine.scheduler.live[every] & ~np.isin(every, lanes)
+            since = int(met.last[warp])
+            if not (absent & (self.stored_at[every] >= since)).any():
+                continue
+            if any(time > since and members[every].any() for time, members in met.parts):
+                continue  # some have met: whoever it was is taken to speak for all
+            (cluster,), (own,) = self.place(every[:1])
+            self.alone[int(cluster), int(own), int(self.order[cluster, own, own])] = ~absent, since
+
+    def _told_alone(self, pattern: SharedPattern, lanes: np.ndarray, warps: np.ndarray, known: np.ndarray) -> None:
+        """Report reads of what a lane has stored, and another one of its warp has told of without having met it."""
+        assert self.lanes is not None
+        granules, table = pattern.granules, self.lanes
+        writer = table.writer[granules] - 1
+        cluster, theirs = self.place(np.maximum(writer, 0))
+        mine, rows = warps[:, None], np.arange(len(warps))[:, None]
+        clock = self.written[granules, theirs]
+        some = (writer >= 0) & (theirs != mine) & (clock > 0) & (known[rows, theirs] == clock)
+        if not some.any():
+            return
+        keys = np.stack([cluster[some], theirs[some], clock[some]], axis=1)
+        for key in np.unique(keys, axis=0).tolist():
+            found = self.alone.get((key[0], key[1], key[2]))
+            if found is None:
+                continue
+            bad = some.copy()
+            bad[some] = (keys == key).all(axis=1)
+            bad &= ~found[0][writer % 32] & (table.wrote_at[granules] >= found[1])
+            if bad.any():
+                row, k = (int(v) for v in np.argwhere(bad)[0])
+                self._report_alone(pattern, lanes[bad.any(axis=1)], int(granules[row, k]), int(writer[row, k]))
+                return
+
+    def _report_alone(self, pattern: SharedPattern, lanes: np.ndarray, granule: int, writer: int) -> None:
+        assert self.lanes is not None
+        machine = self.machine
+        other = machine.program.instructions[int(self.lanes.wrote[granule])]
+        address = granule * machine.shared.granule % machine.shared.stride
+        machine.report(
+            "lane_race",
+            f"read at shared address {address:#x}, a write by lane {writer % 32} of warp "
+            f"{int(machine.warp_of_lane[writer])}, of which another lane of that warp has told by an mbarrier",
+            pattern.instruction, lanes, address,
+            {
+                "other_access": machine.reporter.sources.where(other),
+                "missing": "a __syncwarp() between the write and the arrival by which one lane speaks for its warp",
+            },
+            other,
+        )  # fmt: skip
 
     def _places(self, pattern: SharedPattern) -> tuple[np.ndarray, np.ndarray]:
         """(lanes of the batch, places of messages): below 0, where no place in global memory is."""

@@ -141,7 +141,11 @@ class Knowledge(Shadow):
         for some in self._by_cluster(lanes):
             cluster = self.place(some[:1])[0][0]
             if cluster == barrier.cta // self.machine.cluster_size:
+                self.told_by(some)
                 barrier.handed = self._join(some, barrier.handed)
+
+    def told_by(self, lanes: np.ndarray) -> None:
+        """Lanes hand on what their warps have done: clocks.py keeps for whom they cannot speak."""
 
     def _by_cluster(self, lanes: np.ndarray) -> list[np.ndarray]:
         cluster, _ = self.place(lanes)

@@ -220,3 +220,46 @@ extern "C" __global__ void tiles_of_one_warp_for_two(const float *in, float *out
 
 //! right | block 128 | f32[128]=random f32[128]=zeros
 extern "C" __global__ void tiles_of_two_warps(const float *in, float *out) { turned<64>(in, out); }
+
+template <bool SYNC> __device__ void spoken_for(const float *in, float *out) {
+    __shared__ float s[32];
+    __shared__ u64 full;
+    const int t = threadIdx.x;
+    if (t == 0) init(&full, 1);
+    __syncthreads();
+    if (t < 32) {
+        s[t] = in[t];
+        if (SYNC) __syncwarp();
+        if (t == 0) arrive(&full);
+    } else {
+        wait(&full, 0);
+        out[t - 32] = s[63 - t]; // BUG
+    }
+}
+
+//! lane_race | block 64 | f32[32]=random f32[32]=zeros
+extern "C" __global__ void one_lane_arrives_for_all(const float *in, float *out) { spoken_for<false>(in, out); }
+
+//! right | block 64 | f32[32]=random f32[32]=zeros
+extern "C" __global__ void one_lane_arrives_for_all_that_have_met(const float *in, float *out) { spoken_for<true>(in, out); }
+
+template <int WRITER> __device__ void one_of_a_warp(const float *in, float *out) {
+    __shared__ float s;
+    __shared__ u64 full;
+    const int t = threadIdx.x;
+    if (t == 0) init(&full, 1);
+    __syncthreads();
+    if (t < 32) {
+        if (t == WRITER) s = in[t];
+        if (t == 5) arrive(&full);
+    } else {
+        wait(&full, 0);
+        out[t - 32] = s; // BUG
+    }
+}
+
+//! lane_race | block 64 | f32[32]=random f32[32]=zeros
+extern "C" __global__ void one_lane_writes_and_another_arrives(const float *in, float *out) { one_of_a_warp<4>(in, out); }
+
+//! right | block 64 | f32[32]=random f32[32]=zeros
+extern "C" __global__ void one_lane_writes_and_arrives(const float *in, float *out) { one_of_a_warp<5>(in, out); }
