@@ -284,41 +284,42 @@ def test_compiled_sums_have_the_bits_of_the_rule(unit, kind, k, out, spread):
 
 
 RACES = r"""
+#define REPEAT _Pragma("unroll 1") for (int k = 0; k < 3; ++k)  // the loops do again what Python has done
 extern "C" __global__ void in_place(float *y, int n) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = 2 * y[i] + 1;
 }
 extern "C" __global__ void neighbour(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) if (i + 1 < n) y[i] = y[i + 1] + 1;
+    REPEAT if (i + 1 < n) y[i] = y[i + 1] + 1;
 }
 extern "C" __global__ void halves(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) y[i / 48] = i;
+    REPEAT y[i / 48] = i;
 }
 extern "C" __global__ void later(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
-    for (int k = 0; k < 3; ++k) y[(i + 48 * k) % all] = i;
+    REPEAT y[(i + 48 * k) % all] = i;
 }
 extern "C" __global__ void bytes(float *z, int n) {
     char *y = (char *)z;
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) { y[i] = y[i ^ 64] + 1; __syncthreads(); }
+    REPEAT { y[i] = y[i ^ 64] + 1; __syncthreads(); }
 }
 extern "C" __global__ void wide(float4 *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) { if (i % 3) y[i] = y[i]; ((float *)y)[4 * i + 4 - 4 * (k == 1)] = k; }
+    REPEAT { if (i % 3) y[i] = y[i]; ((float *)y)[4 * i + 4 - 4 * (k == 1)] = k; }
 }
 extern "C" __global__ void quads(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) { float *z = y + i / 4 * 8 + i % 4 + 4 * (k & 1); *z = *z + i; }
+    REPEAT { float *z = y + i / 4 * 8 + i % 4 + 4 * (k & 1); *z = *z + i; }
 }
 extern "C" __global__ void astride(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) y[(i / 4 * 2 + i % 4) % n] += i;
+    REPEAT y[(i / 4 * 2 + i % 4) % n] += i;
 }
 extern "C" __global__ void ordered(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 3; ++k) { y[i] = k; __syncthreads(); y[i ^ 32] += y[i ^ 32]; __syncthreads(); }
+    REPEAT { y[i] = k; __syncthreads(); y[i ^ 32] += y[i ^ 32]; __syncthreads(); }
 }
 """
 
