@@ -60,6 +60,8 @@ class ClockShadow(Knowledge):
         """Judges lanes of one warp, where they cannot pass one another messages."""
         self.stored_at = np.full(machine.lanes, -1, np.int64)
         """The time of each lane's last plain store, by the meetings."""
+        self.stored = False
+        """Whether there was any."""
         self.alone: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
         """(cluster, warp, clock) -> of an arrival at an mbarrier by a part of a warp: which lanes arrived, and when the
         warp had last come together. What the others have stored since then is not told."""
@@ -76,6 +78,7 @@ class ClockShadow(Knowledge):
         self.fenced.clear()
         self.alone.clear()
         self.stored_at[:] = -1
+        self.stored = False
         if self.used:  # else they are as they were made, and to write them is to use the memory
             self.forget(np.flatnonzero(self.noted))
             self.flying[:] = 0
@@ -135,6 +138,7 @@ class ClockShadow(Knowledge):
                 self._told_alone(pattern, lanes, warps, known)
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
             if kind == "write":
+                self.stored = True
                 self.stored_at[lanes] = self.machine.meetings.time
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
@@ -162,17 +166,18 @@ class ClockShadow(Knowledge):
     def told_by(self, lanes: np.ndarray) -> None:
         """Note of which lanes of their warps these cannot speak: of those that have stored since they last met."""
         machine, met = self.machine, self.machine.meetings
-        if self.lanes is None:
+        if self.lanes is None or not self.stored:
             return
-        for warp in np.unique(lanes // 32).tolist():
-            every = np.arange(32 * warp, 32 * warp + 32)
-            absent = machine.scheduler.live[every] & ~np.isin(every, lanes)
+        for warp in dict.fromkeys((lanes // 32).tolist()):
+            every = slice(32 * warp, 32 * warp + 32)
+            absent = machine.scheduler.live[every].copy()
+            absent[lanes[lanes // 32 == warp] % 32] = False
             since = int(met.last[warp])
             if not (absent & (self.stored_at[every] >= since)).any():
                 continue
             if any(time > since and members[every].any() for time, members in met.parts):
                 continue  # some have met: whoever it was is taken to speak for all
-            (cluster,), (own,) = self.place(every[:1])
+            (cluster,), (own,) = self.place(np.array([32 * warp]))
             self.alone[int(cluster), int(own), int(self.order[cluster, own, own])] = ~absent, since
 
     def _told_alone(self, pattern: SharedPattern, lanes: np.ndarray, warps: np.ndarray, known: np.ndarray) -> None:
