@@ -8,7 +8,7 @@ from ctypes import addressof, c_uint64
 import numpy as np
 import pytest
 
-from tilewright.errors import InvalidEpilogue, InvalidOperand
+from tilewright.errors import ConfigRejected, InvalidEpilogue, InvalidOperand, UnknownKeyword
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 import jax.numpy as jnp  # noqa: E402
@@ -149,6 +149,12 @@ def test_errors_come_at_the_trace():
             tj.attention(q, q, q, **options)
     with pytest.raises(InvalidOperand, match="all must be float16, or bfloat16"):
         tj.attention(*[array(1, 1, 4, 32)] * 3)
+    with pytest.raises(ConfigRejected, match="batch_invariant=True cannot be had with precision='fp32x3'"):
+        tj.matmul(a, b, precision="fp32x3", batch_invariant=True)
+    with pytest.raises(UnknownKeyword, match=r"matmul has no argument 'activaton'\. Did you mean 'activation'\?"):
+        tj.matmul(a, b, activaton="relu")
+    with pytest.raises(UnknownKeyword, match=r"attention has no argument 'causal'\. Did you mean 'is_causal'"):
+        tj.attention(q, q, q, causal=True)
 
 
 def test_a_gradient_has_a_gradient():

@@ -24,8 +24,9 @@ from ..arrays.view import Operand
 from ..attn.arguments import read_window
 from ..attn.attention import attention as run_attention
 from ..attn.call import read_attention
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from ..gemm.call import Options, read_call
+from ..gemm.family import PRODUCTS
 from ..gemm.fusion import Request, request
 from ..gemm.matmul import matmul as run_matmul
 from ..gemm.warm import known_views
@@ -196,6 +197,7 @@ def _foreign(name: str, like: jax.ShapeDtypeStruct, operands: tuple[jax.Array, .
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
+@suggests
 def matmul(
     a: jax.Array, b: jax.Array, *, bias: jax.Array | None = None, activation: Activation | None = None,
     residual: jax.Array | None = None, out_dtype: Any = None, precision: Precision = "ieee",
@@ -217,6 +219,7 @@ def matmul(
     asked = request(None, activation, _view("bias", bias), _view("residual", residual), None, None, {})
     options = Options(out_dtype, deterministic, batch_invariant, None, None, precision)
     call = read_call(_view("a", a), _view("b", b), None, 1.0, None, None, options, asked)
+    PRODUCTS.rungs(call.product.problem, call.options.demands)  # refuses what cannot be had together
     how = (precision, call.options.deterministic, call.options.batch_invariant)
     return _matmul(a, b, bias, residual, activation, DTYPE_NAMES[call.out.dtype], how)
 
@@ -373,6 +376,7 @@ foreign.register(_Array, foreign.Repeater(_repeat, _note))
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
+@suggests
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, is_causal: bool = False, scale: float | None = None,
     window: tuple[int, int] | None = None, softcap: float = 0.0, bias: jax.Array | None = None,
