@@ -253,7 +253,7 @@ class EpochShadow(Shadow):
                 bad = ((found != 0) & (found != mine)) | (owner[granules] != mine)
                 if bad.any():
                     others = [one for one in writes if not self._one_value(event, one)]
-                    if self._race(event, bad.any(axis=1), ctas, others, "write"):
+                    if self._clash(event, bad.any(axis=1), ctas, others, "write"):
                         clean = False
                     else:
                         self._race(event, bad.any(axis=1), ctas, writes, "write", name="flag_race")
@@ -349,11 +349,19 @@ class EpochShadow(Shadow):
     def _race(
         self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str,
         name: str = "shared_race",
+    ) -> None:  # fmt: skip
+        """Name both sides of a race, of which the other one is among `others`."""
+        if not self._clash(event, rows, ctas, others, verb, name):
+            raise AssertionError("a race whose other side is not in the epoch")
+
+    def _clash(
+        self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str,
+        name: str = "shared_race",
     ) -> bool:  # fmt: skip
         """Name both sides of a race; whether the other one is among `others`."""
         pattern, granules, warps = self.rows(event, ctas)
         lanes, addresses = self._chosen(event, rows, ctas)
-        for row in np.flatnonzero(rows).tolist() if len(others) else ():
+        for row in np.flatnonzero(rows).tolist():
             mine = int(warps[row])
             for other in others:
                 other_pattern, other_granules, other_warps = self.rows(other, ctas)
