@@ -13,6 +13,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import emu
+from tilewright.emu import memory
 from tilewright.emu.api import decoded
 from tilewright.emu.arguments import parse_argument
 from tilewright.emu.engine import Engine
@@ -446,3 +447,16 @@ def test_buffers_of_any_number_of_bytes_have_room(nbytes):
     source = 'extern "C" __global__ void last(unsigned char *x, int n) { if (threadIdx.x == 0) x[n - 1] += 1; }'
     x = np.zeros(nbytes, np.uint8)
     assert tw.emulate(source, "last", 1, 32, [x, nbytes]).arrays[0][-1] == 1
+
+
+def test_a_large_table_for_which_no_pages_can_be_had_is_asked_of_numpy(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(12, "no memory")
+
+    shape = (1 << 10, 1 << 10)
+    pages = memory.sparse_zeros(shape, np.int32)
+    assert not pages.flags.owndata
+    assert pages.flags.writeable
+    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    for table in (pages, memory.sparse_zeros(shape, np.int32)):
+        assert (table.shape, table.dtype, table.any()) == (shape, np.int32, False)

@@ -6,6 +6,7 @@ import mmap
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import merge
 from typing import Any
@@ -45,9 +46,10 @@ def aligned_bytes(count: int, fill: int | None = POISON) -> np.ndarray:
 def sparse_zeros(shape: tuple[int, ...], dtype: type) -> np.ndarray:
     """Zeros of which few will be written: what nobody writes takes neither memory nor time."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if nbytes < SPARSE_BYTES:
-        return np.zeros(shape, dtype)
-    return np.frombuffer(mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY), dtype).reshape(shape)
+    if nbytes >= SPARSE_BYTES:
+        with suppress(OSError):  # no room: NumPy says so by the error that everybody expects
+            return np.frombuffer(mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY), dtype).reshape(shape)
+    return np.zeros(shape, dtype)
 
 
 def element_views(data: np.ndarray) -> dict[int, np.ndarray]:
