@@ -199,6 +199,14 @@ def test_warps_that_store_one_value_to_one_place_are_warned_of_and_who_reads_it_
     }
 
 
+@pytest.mark.parametrize("value", ["atomicAdd(a, 1)", "threadIdx.x < 64 ? 7 : n", "(int)__activemask()"])
+@pytest.mark.parametrize("sync", ["__syncthreads();", 'asm volatile("bar.sync 1, 128;" ::: "memory");'])
+def test_warps_that_store_values_which_may_differ_race(value, sync):
+    body = f"""(int *a, int n) {{ __shared__ int s; if (threadIdx.x % 32 == 3) s = {value}; {sync}
+        a[threadIdx.x] = s; }}"""
+    assert hazard_of(source(body), 1, 128, ["i32[128]=zeros", 5]).kind == "shared_race"
+
+
 def test_neighbouring_bytes_of_one_word_are_no_race():
     body = """(char *a) { __shared__ char s[64]; s[threadIdx.x % 32 * 2 + threadIdx.x / 32] = 1;
         __syncthreads(); a[threadIdx.x] = s[threadIdx.x]; }"""
