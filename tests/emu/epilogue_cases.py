@@ -16,7 +16,7 @@ from tilewright.lab.numbers import from_stored, rounded, to_stored
 class ByNumpy:
     """The functions of tilewright.epilogue on arrays, in the arrays' own precision."""
 
-    exp, log, sqrt, tanh = np.exp, np.log, np.sqrt, np.tanh
+    exp, exp2, log, sqrt, tanh = np.exp, np.exp2, np.log, np.sqrt, np.tanh
     maximum, minimum, where = np.maximum, np.minimum, np.where
 
     @staticmethod

@@ -17,7 +17,7 @@ from tilewright.epilogue.expression import record
 from tilewright.lab.numbers import from_stored
 
 FUNCTIONS = {
-    "exp": ep.exp, "log": ep.log, "sqrt": ep.sqrt, "rsqrt": ep.rsqrt, "tanh": ep.tanh, "erf": ep.erf,
+    "exp": ep.exp, "exp2": ep.exp2, "log": ep.log, "sqrt": ep.sqrt, "rsqrt": ep.rsqrt, "tanh": ep.tanh, "erf": ep.erf,
     "sigmoid": ep.sigmoid, "silu": ep.silu, "relu": ep.relu, "gelu": ep.gelu, "gelu_tanh": ep.gelu_tanh, "abs": abs,
 }  # fmt: skip
 FLUSHED = 1.2e-36
@@ -54,6 +54,7 @@ def exact(name: str) -> np.ndarray:
         far = (inner_bend == 0) & np.isfinite(x)
         return {
             "exp": lambda: np.exp(x), "log": lambda: 1 / x, "sqrt": lambda: 0.5 / np.sqrt(x),
+            "exp2": lambda: np.where(x >= 128, np.inf, math.log(2) * np.exp2(x)),  # infinite with 2^x itself
             "rsqrt": lambda: -0.5 / np.sqrt(x) ** 3, "tanh": lambda: 1 / np.cosh(x) ** 2,
             "erf": lambda: 2 / math.sqrt(math.pi) * np.exp(-x * x), "sigmoid": lambda: bend,
             "silu": lambda: ByNumpy.sigmoid(x) + x * bend, "relu": lambda: np.where(x <= 0, 0.0, 1.0),
@@ -80,7 +81,7 @@ def test_a_derivative_is_right_at_every_bfloat16(name, brief):
     assert not off.any(), (x[off][:5], out[off][:5], rounded[off][:5])
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "rsqrt", "erf", "sigmoid"])
+@pytest.mark.parametrize("name", ["exp", "exp2", "log", "sqrt", "rsqrt", "erf", "sigmoid"])
 def test_a_slope_that_dies_away_keeps_its_digits(name):
     out, wanted = by_kernel(False)[name].astype(np.float64), exact(name)
     with np.errstate(all="ignore"):

@@ -70,6 +70,13 @@ def test_values_that_are_not_finite_pass_where_they_belong(dtype):
         assert np.isinf(tw.matmul(large, large.T, verify=True)).all(), "beyond the type's range"
 
 
+def test_sums_beyond_float32_pass_where_alpha_would_make_them_small():
+    """Every way of writing such a product adds in float32 first, cuBLAS's too: its result is right to be infinite."""
+    large = np.full((4, 64), 3e19, np.float32)
+    with tw.emulator():
+        assert np.isinf(tw.matmul(large, large.T, alpha=1e-10, verify=True)).all()
+
+
 def wrong_kernel(monkeypatch, change) -> None:
     """Every rung's launch becomes change(problem), as a kernel with a mistake would run it."""
     launch_wrongly(monkeypatch, lambda problem, rung: change(problem))

@@ -90,7 +90,8 @@ def test_each_function_is_within_what_it_says(torch):
     x = x[: x.numel() // 64 * 64].view(-1, 64)
     eye = torch.eye(64, device="cuda")
     doubles = {
-        "exp": (torch.exp, 2), "tanh": (torch.tanh, 2), "erf": (torch.erf, 2), "sigmoid": (torch.sigmoid, 4),
+        "exp": (torch.exp, 2), "exp2": (torch.exp2, 2), "tanh": (torch.tanh, 2), "erf": (torch.erf, 2),
+        "sigmoid": (torch.sigmoid, 4),
         "silu": (lambda v: v * torch.sigmoid(v), 5), "log": (lambda v: torch.log(v.abs()), 1),
         "sqrt": (lambda v: torch.sqrt(v.abs()), 0.5), "rsqrt": (lambda v: v.abs().rsqrt(), 2),
     }  # fmt: skip

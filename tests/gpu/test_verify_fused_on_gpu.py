@@ -56,8 +56,8 @@ def test_planned_products_pass(torch, dtype, shape, layout):
 
 
 @pytest.mark.parametrize("dtype", list(SHORT))
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "silu", "relu", "gelu",
-                                  "gelu_tanh"])  # fmt: skip
+@pytest.mark.parametrize("name", ["exp", "exp2", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "silu", "relu",
+                                  "gelu", "gelu_tanh"])  # fmt: skip
 def test_every_function_passes_on_numbers_of_every_size(torch, dtype, name):
     """100 000 sums that are numbers of every exponent, infinities and NaN among them."""
     bits = torch.randint(-(2**31), 2**31 - 1, (100_000, 1), device="cuda", dtype=torch.int32)

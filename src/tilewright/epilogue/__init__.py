@@ -15,6 +15,7 @@ from .functions import FUNCTIONS
 
 erf = FUNCTIONS["erf"]
 exp = FUNCTIONS["exp"]
+exp2 = FUNCTIONS["exp2"]
 gelu = FUNCTIONS["gelu"]
 gelu_tanh = FUNCTIONS["gelu_tanh"]
 log = FUNCTIONS["log"]
@@ -29,6 +30,6 @@ tanh = FUNCTIONS["tanh"]
 where = FUNCTIONS["where"]
 
 __all__ = [
-    "erf", "exp", "gelu", "gelu_tanh", "log", "maximum", "minimum", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh",
-    "where",
+    "erf", "exp", "exp2", "gelu", "gelu_tanh", "log", "maximum", "minimum", "relu", "rsqrt", "sigmoid", "silu", "sqrt",
+    "tanh", "where",
 ]  # fmt: skip

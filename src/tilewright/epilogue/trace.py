@@ -255,7 +255,7 @@ class Traced:
                 f"the base {other!r} of a traced exponent is not a positive number",
                 "Only those have all powers.",
             )
-        return apply("exp", apply("*", self, math.log(base)))
+        return apply("exp2", self if base == 2 else apply("*", self, math.log2(base)))
 
     def __neg__(self) -> Traced:
         if self.kind == INT:

@@ -108,6 +108,9 @@ __device__ inline double tanhs_argument(double x) { return x * (0.0356774082 * x
 __device__ inline Range range_exp(Range x) {
   return growing(x, fused_brief ? of_brief : 0x1p-21, flushed, [](double v) { return exp(v); });
 }
+__device__ inline Range range_exp2(Range x) {
+  return growing(x, 0x1p-21, 0x1p-148, [](double v) { return exp2(v); });
+}
 __device__ inline Range range_tanh(Range x) {
   return growing(x, 0x1p-21, 0x1p-148, [](double v) { return tanh(v); });
 }
