@@ -138,6 +138,7 @@ class AttentionRung:
     least_capability: tuple[int, int] = (8, 0)
     dtypes: tuple[str, ...] = ("bf16", "f16")
     entry: str = "attention"
+    file: str = KERNELS
     takes_caches: bool = False
     """Reads on the device how many keys of an entry are there, and in which pages."""
 
@@ -147,7 +148,7 @@ class AttentionRung:
     @property
     def include(self) -> str:
         """Its file below cuda/."""
-        return KERNELS
+        return self.file
 
     def defaults_for(self, problem: AttentionProblem) -> tuple[Any, ...]:
         """The defaults for the problem's columns."""
@@ -219,7 +220,7 @@ class AttentionRung:
         """Return what the kernel is compiled for: the config, and what of the problem selects a path."""
         varlen = problem.totals is not None
         values: dict[str, Constant] = {
-            "rung": f"struct {self.id.split('_')[0].upper()}",
+            "rung": f"struct {self.id[:3].upper()}",  # an experiment's is that of the rung it changes
             "b_r": config.b_r,
             "b_c": config.b_c,
             "n_warps": config.n_warps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -135,9 +136,20 @@ EVERY_RUNG: tuple[AttentionRung, ...] = (*ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT
 """The rungs of all ladders: mma.sync, Hopper's wgmma after it, and keys in parts."""
 
 
+EXPERIMENTS: tuple[AttentionRung, ...] = (
+    replace(
+        next(rung for rung in ATTENTION_RUNGS if rung.id == "a07_autotuned"), id="a07x_unswizzled",
+        file="attention/a07x_unswizzled.cuh", entry="attention_unswizzled",
+        teaches="an experiment: a07 without a02's swizzle, so that ldmatrix meets eight rows in one bank again",
+    ),
+)  # fmt: skip
+"""Rungs with one thing changed, on no ladder and in no plan: suites and calls name them."""
+
+
 def find_attention_rung(name: str) -> AttentionRung:
-    """The rung by its id or the id's number ("a16_static_strides" or "a16"). Raises ConfigRejected with the ids."""
-    for rung in EVERY_RUNG:
+    """The rung or experiment by its id or the id's number ("a16_static_strides" or "a16"). Raises ConfigRejected with
+    the ladders' ids."""
+    for rung in (*EVERY_RUNG, *EXPERIMENTS):
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     ids = [rung.id for rung in EVERY_RUNG]

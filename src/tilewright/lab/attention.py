@@ -11,7 +11,8 @@ import numpy as np
 from ..attn.hopper import HOPPER_RUNGS
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses, AttentionRung
-from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
+from ..attn.rungs import ATTENTION_RUNGS, EXPERIMENTS, find_attention_rung
+from ..errors import ConfigRejected
 from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
@@ -78,7 +79,16 @@ def select_attention_rungs(text: str | None) -> tuple[AttentionRung, ...]:
     Raises ConfigRejected with the known ids.
     """
     known = (*ATTENTION_RUNGS, *HOPPER_RUNGS)
-    return select(text, known, find_attention_rung) if text is not None else ATTENTION_RUNGS
+
+    def find(name: str) -> AttentionRung:
+        rung = find_attention_rung(name)
+        if rung not in (*known, *EXPERIMENTS):
+            raise ConfigRejected(
+                f"{rung} is on no ladder: it is for few queries, as tilewright bench attention-decode."
+            )
+        return rung
+
+    return select(text, known, find) if text is not None else ATTENTION_RUNGS
 
 
 def prepare_attention(problem: AttentionProblem, seed: int = 0) -> AttentionOperands:

@@ -35,6 +35,7 @@ from ..jit.source import CUDA_ROOT, gather
 from ..plan.estimate import FITTED
 from ..tuning.fused import with_epilogue
 from .kinds import KINDS
+from .subject import EVERY_EXPERIMENT
 
 AnyRung = Rung | AttentionRung
 HashedRung = AnyRung | BackwardRung
@@ -124,7 +125,9 @@ def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
     Random shapes, which a case with a seed has, may be so thin that they run the rungs of no ladder too.
     """
     name = str(case.get("rung", ""))
-    every: tuple[HashedRung, ...] = (*GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG, *BACKWARD_RUNGS)
+    every: tuple[HashedRung, ...] = (
+        *GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG, *BACKWARD_RUNGS, *EVERY_EXPERIMENT,
+    )  # fmt: skip
     if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
         return own
     if "peer" in case or "row" in case:  # rows of the emulator run kernels of their own

@@ -14,7 +14,7 @@ from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.source import CUDA_ROOT, gather
 from .file_source import show_file
 from .kernel_source import Definition, KernelSource, SourceLine, is_new, key_of, with_code
-from .subject import AnyConfig, AnyRung, named, nearest_rung, of_rung, read_config
+from .subject import EVERY_EXPERIMENT, AnyConfig, AnyRung, every_rung, named, nearest_rung, of_rung, read_config
 
 _COMMENT = re.compile(r"//.*$")
 _WORD = re.compile(r"\b[A-Za-z_]\w{3,}\b")
@@ -23,7 +23,10 @@ _HEADING = re.compile(r"^(?=// ---- )", re.MULTILINE)
 
 
 def below(rung: AnyRung) -> AnyRung | None:
-    """The rung that this one is compared with: the one before it in its ladder; None for the first."""
+    """The rung that this one is compared with: the one before it in its ladder, None for the first; of an experiment
+    the rung that it changes."""
+    if rung in EVERY_EXPERIMENT:
+        return every_rung(rung.id[:3])
     ladder: tuple[AnyRung, ...] = EVERY_RUNG if isinstance(rung, AttentionRung) else GEMM_RUNGS
     before = [other for other in ladder[: ladder.index(rung)] if other.id[0] == rung.id[0]]
     return before[-1] if before else None

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..errors import ConfigRejected
 from ..gemm.rung import Rung
-from ..gemm.rungs import GEMM_RUNGS, find_rung, rungs_beside, rungs_for
+from ..gemm.rungs import EXPERIMENTS, GEMM_RUNGS, find_rung, rungs_beside, rungs_for
 
 R = TypeVar("R")
 
@@ -15,7 +15,8 @@ R = TypeVar("R")
 def select(text: str | None, known: Sequence[R], find: Callable[[str], R]) -> tuple[R, ...]:
     """The rungs that `text` names, in its order; all of `known` for None.
 
-    `find` gives the rung of a name, or raises ConfigRejected, as does a range that holds no rung.
+    `find` gives the rung of a name, or raises ConfigRejected, as does a range that holds no rung. A name by itself may
+    be of a rung that is not known.
     """
     if text is None:
         return tuple(known)
@@ -29,7 +30,9 @@ def select(text: str | None, known: Sequence[R], find: Callable[[str], R]) -> tu
             )
         low = find(first) if first else known[0]
         high = (find(last) if last else known[-1]) if dots else low
-        span = known[known.index(low) : known.index(high) + 1]
+        if dots and (apart := next((end for end in (low, high) if end not in known), None)):
+            raise ConfigRejected(f"{apart} is on no ladder, so it ends no range. Name it by itself.")
+        span = known[known.index(low) : known.index(high) + 1] if dots else (low,)
         if not span:
             raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
         chosen.extend(rung for rung in span if rung not in chosen)
@@ -51,7 +54,7 @@ def select_rungs(text: str | None, dtype: str, precision: str = "ieee") -> tuple
         rung = find_rung(name)
         if rung in rungs_beside(dtype, precision):
             raise ConfigRejected(f"{rung} stands on no ladder. A suite's cases name it, and so does rung= in a call.")
-        if rung not in known:
+        if rung not in known and not (rung in EXPERIMENTS and dtype in rung.dtypes and rung.precision == precision):
             raise ConfigRejected(
                 f"{rung} does not multiply {dtype} with precision {precision!r}; it multiplies "
                 f"{', '.join(rung.dtypes)} with precision {rung.precision!r}."

@@ -14,11 +14,12 @@ from ..attn.config import AttentionConfig
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
 from ..attn.rungs import EVERY_RUNG
+from ..attn.rungs import EXPERIMENTS as ATTENTION_EXPERIMENTS
 from ..errors import ConfigRejected, InvalidOperand, TilewrightError, did_you_mean, near_rung
 from ..gemm.config import GemmConfig
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
-from ..gemm.rungs import GEMM_RUNGS
+from ..gemm.rungs import EXPERIMENTS, GEMM_RUNGS
 from ..gpus import Arch, Resources
 from ..jit import CompiledKernel, compile_source
 from ..jit.nvrtc import parse_resources
@@ -29,6 +30,7 @@ LENGTH = 4096
 """m, n and k, or queries and keys, of the problem that a rung is compiled for: it changes nothing but the path for
 ragged sizes."""
 AnyRung = Rung | AttentionRung
+EVERY_EXPERIMENT: tuple[AnyRung, ...] = (*EXPERIMENTS, *ATTENTION_EXPERIMENTS)
 AnyConfig = GemmConfig | AttentionConfig
 
 
@@ -51,8 +53,8 @@ class Subject:
 
 
 def every_rung(name: str) -> AnyRung | None:
-    """The rung of a name such as f09, f09_transposed, a17; None for a name that is not one."""
-    rungs: tuple[AnyRung, ...] = (*GEMM_RUNGS, *EVERY_RUNG)
+    """The rung or experiment of a name such as f09, f09_transposed, a17, a07x; None for a name that is not one."""
+    rungs: tuple[AnyRung, ...] = (*GEMM_RUNGS, *EVERY_RUNG, *EVERY_EXPERIMENT)
     for rung in rungs:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung

@@ -81,6 +81,15 @@ def _loads(record: Record) -> str:
     return str(record["case"]["config_text"]).replace(": load_", " ").replace("_fragments", "")
 
 
+def _swizzled(record: Record) -> str:
+    return f"{who(record).split('_')[0]} {_loads(record)}"
+
+
+def _warp_tile(record: Record) -> str:
+    name, config = who(record), str(record["case"]["config_text"])
+    return name if "warp" not in config else f"{name.split('_')[0]} {config.split('warp ')[1].removesuffix(' group 8')}"
+
+
 def _layout(record: Record) -> str:
     return str(record["case"]["layout"]).upper()
 
@@ -109,6 +118,12 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
                 "cuBLAS", _fragments),
         ladder("attention-buffer", "Fragments loaded a step ahead", "a17 with +buffer and without, for five tiles.",
                 "FlashAttention-2", _loads),
+        ladder("attention-swizzle", "Attention without a swizzle", "a07 and the same kernel unswizzled, for two tiles.",
+                "FlashAttention-2", _swizzled),
+        ladder("bf16-simt", "SIMT kernels on bf16", "f02 and f03 on 16-bit operands, and h01 by its warps' tiles.",
+                "cuBLAS", _warp_tile),
+        ladder("bf16-wmma-buffers", "wmma with two buffers", "One buffer, two by way of registers, two by cp.async.",
+                "cuBLAS"),
     )),
     ("What warps wait for", (
         stalls("fp32-stalls", "Stalls of the fp32 rungs"), stalls("bf16-stalls", "Stalls of the bf16 rungs"),

@@ -6,6 +6,7 @@ from ...arrays.dtypes import FP8
 from ...errors import ConfigRejected, near_rung
 from ..problem import PRECISIONS
 from ..rung import Rung
+from .experiments import EXPERIMENTS
 from .fp8 import FP8_RUNGS
 from .halves import HALVES_RUNGS
 from .hopper import HOPPER_RUNGS
@@ -33,8 +34,9 @@ def rungs_beside(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
 
 
 def find_rung(name: str) -> Rung:
-    """The rung by its id or the id's number ("f09_transposed" or "f09"). Raises ConfigRejected with the known ids."""
-    for rung in GEMM_RUNGS:
+    """The rung or experiment by its id or the id's number ("f09_transposed" or "f09"). Raises ConfigRejected with the
+    ladders' ids."""
+    for rung in (*GEMM_RUNGS, *EXPERIMENTS):
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     ids = [rung.id for rung in GEMM_RUNGS]

@@ -12,6 +12,8 @@ from .figures import AT_LEAST, EQUAL, SAME_WAY, Figure, about, best_of_sweep, ca
 from .statement import Statement
 
 _NAIVE = "here f01 is uncoalesced (1%) and f02 coalesced; an H200 has more bandwidth for each FLOP than their GPU"
+_BYTES = "an H200 has 3.5 times their GPU's bytes per fp32 operation; what each kernel waits for was not taken apart"
+_NARROW = "h01 converts each operand as it is read from shared memory, with narrower loads than fp32's"
 _WGMMA = "cuBLAS multiplies by wgmma on Hopper, which mma.sync and wmma do not reach; theirs has no wgmma"
 
 
@@ -30,6 +32,12 @@ def _stall(rung: str, name: str) -> Figure:
 def _wmma(rung: str, fragments: str) -> Figure:
     """The speed with a warp's 64 x 64 made of so many fragments: 4x4 of 16 x 16, 8x2 of 8 x 32."""
     return of("bf16-wmma-shapes", rung, "tflops", config_text=f"128x128x32 warp 64x64/{fragments}")
+
+
+def _simt(rung: str, warp: str = "") -> Figure:
+    """The speed of a SIMT kernel on bf16; of h01 with a warp tile, in one piece, which makes it f06 or f07."""
+    case = {"config_text": f"64x128x32 warp {warp} group 8"} if warp else {}
+    return of("bf16-simt", rung, "tflops", **case)
 
 
 SHAPES = (
@@ -214,12 +222,19 @@ CLIMB = (
               calculated(lambda: _toy(False), "banks of a column of 32 floats"), EQUAL),
     Statement("003", "All elements in each row is now mapped to different banks", 1, "wavefronts",
               calculated(lambda: _toy(True), "the same with Swizzle<5,0,5>"), EQUAL),
-    Statement("003", "kernel 01: naive | 2.05 | 2.90", 2.90, "TFLOP/s",
-              because="f01 to f12 multiply float32 only; h01 is the one SIMT rung of 16 bits",
-              note="in fp32 and in bf16"),
+    Statement("003", "kernel 01: naive | 2.05 | 2.90", 2.90 / 2.05, "x", _simt("f02x_16bit") / _f("f02", "tflops"),
+              about(), _BYTES, note="bf16 over fp32"),
+    Statement("003", "kernel 02: block tiling | 3.49 | 2.80", 2.80 / 3.49, "x",
+              _simt("f03x_16bit") / _f("f03", "tflops"), about(), _BYTES, note="bf16 over fp32"),
+    Statement("003", "kernel 02: block tiling | 2.80 | 3.15%", 2.80 / 2.90, "x",
+              _simt("f03x_16bit") / _simt("f02x_16bit"), about(), _BYTES, note="bf16: kernel 02 over kernel 01"),
+    Statement("003", "kernel 04: vectorized memory access | 26.16 | 26.33", 26.33 / 26.16, "x",
+              _simt("h01", "16x128/1x1 thread 8x8") / _f("f06", "tflops"), about(), _NARROW, note="bf16 over fp32"),
+    Statement("003", "kernel 05: warp tiling | 26.19 | 26.81", 26.81 / 26.19, "x",
+              _simt("h01", "32x64/1x1 thread 8x8") / _f("f07", "tflops"), about(), _NARROW, note="bf16 over fp32"),
     Statement("003", "kernel 06: warp tiling, subdivided | 28.70 | 27.23", 27.23 / 28.70, "x",
               _h("h01", "tflops") / _f("f08", "tflops"), about(),
-              "h01 converts each operand as it is read from shared memory, with narrower loads than f08's",
+              _NARROW,
               note="bf16 over fp32"),
     Statement("003", "chose 16x16x16 for all kernels", 1, "x", _wmma("h03", "4x4") / _wmma("h03", "8x2"), about(0.05),
               note="16x16x16 over the best of the three shapes, kernel 09"),
