@@ -1,4 +1,4 @@
-"""The kernels of experiments: right as the rungs they change are, apart from ladders and plans, and counted as they say."""
+"""The kernels of experiments: right as the rungs they change are, counted as they say, on no ladder and in no plan."""
 
 from __future__ import annotations
 
