@@ -105,6 +105,10 @@ class Library:
         """(native/memory.c's Writes, granules, rows, granules a row, lanes, clocks of warps, time, instruction)."""
         self.unfenced = self._function("tw_unfenced", 3, ctypes.c_int64)
         """(Writes, granules, how many) -> whether some writer has run no fence since."""
+        self.epoch = self._function("tw_epoch", 6, ctypes.c_int64)
+        """(native/epochs.c's Accessed, how many, events, how many, its table, room of a byte for each) -> its answer."""
+        self.alike = self._function("tw_alike", 4, ctypes.c_int64)
+        """(numbers, blocks, how many each, step) -> whether each block's are the first one's, so many steps further."""
         self.pick = self._function("tw_pick", 4)
         """(blocks, lanes, mask, out)."""
         self.atomic = self._function("tw_atomic", 2)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .compiled import address
 from .lane_races import LaneRaces, Meeting
 from .shadow import Landing, Shadow
 from .shared_memory import SharedPattern
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 REMEMBERED_EPOCHS = 4096
 SEVERAL = 255
 """The owner of a granule to which several warps have stored or added; above every warp of a block."""
+KINDS = {"read": 0, "write": 1, "atomic": 2, "copy": 3, "tensor": 4}
+PENDING, HAPPENS, LANDS = range(3)
+CLEAN, LANES, PERHAPS = range(3)
+"""As native/epochs.c numbers them."""
 LONGEST_EPOCH = 4096
 """Accesses noted before repeated ones are dropped. An epoch with more different ones is judged in pieces of as many:
 a race between two pieces is then missed."""
@@ -67,6 +72,8 @@ class EpochShadow(Shadow):
         self.owner = np.zeros(granules, np.uint8)
         self.atomic = np.zeros(granules, np.uint8)
         self.flying = np.zeros(granules, bool)
+        self.table = np.zeros(granules if machine.compiled else 0, np.uint64)
+        """What the compiled loops note of each granule while they judge."""
         self.products: ProductJudge | None = None
         """Judges what wgmma reads, in programs that have it."""
         self.lane_races = LaneRaces(self)
@@ -194,9 +201,16 @@ class EpochShadow(Shadow):
                 apart = self.machine.warps_per_cta * 32, shared.stride // shared.granule
                 parts = (pattern.granules,) if pattern.lanes is None else (pattern.granules, pattern.lanes)
                 for part, step in zip(parts, (apart[1], apart[0]), strict=False):
-                    own = part.reshape(blocks, -1) - np.arange(blocks)[:, None] * step
-                    pattern.alike &= bool((own == own[0]).all())
+                    pattern.alike &= self._repeats(part, blocks, step)
         return pattern.alike
+
+    def _repeats(self, numbers: np.ndarray, blocks: int, step: int) -> bool:
+        """Return whether each block's part of some numbers is the first one's, its place times `step` further."""
+        compiled = self.machine.compiled
+        if compiled is not None and numbers.dtype == np.int64 and numbers.flags.c_contiguous:
+            return bool(compiled.alike(address(numbers), blocks, numbers.size // blocks, step))
+        own = numbers.reshape(blocks, -1) - np.arange(blocks)[:, None] * step
+        return bool((own == own[0]).all())
 
     def _shorten(self) -> None:
         """A very long epoch: drop repeated accesses, or, where that does not help, judge it piece by piece."""
@@ -230,6 +244,8 @@ class EpochShadow(Shadow):
     def _judge(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
         """Look for hazards among the events; whether there were none."""
         everything = events
+        if (known := self._by_loops(ctas, events, pending)) != PERHAPS:
+            return known == CLEAN or self.lane_races.judge(ctas, everything)
         events = [event for event in events if not isinstance(event, Meeting)]
         writes = [e for e in events if isinstance(e, SharedPattern) and e.kind in ("write", "copy")]
         atomics = [e for e in events if isinstance(e, SharedPattern) and e.kind == "atomic"]
@@ -287,6 +303,43 @@ class EpochShadow(Shadow):
                 owner[granules] = 0
                 atomic[granules] = 0
         return clean and self.lane_races.judge(ctas, everything)
+
+    def _by_loops(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> int:
+        """Return what the compiled loops say of the events, where there are any: mostly that nothing can be wrong."""
+        library = self.machine.compiled
+        blocks = self.machine.ctas if ctas is self.first_block else 1
+        if library is None or (ctas is not None and blocks == 1):
+            return PERHAPS
+        numbers: dict[SharedPattern, int] = {}
+        happened = []
+        for what, some in ((PENDING, pending), (HAPPENS, events)):
+            for event in some:
+                now, pattern = what, event
+                if isinstance(event, Landing):
+                    if event.rows is not None or what == PENDING:
+                        return PERHAPS
+                    now, pattern = LANDS, event.pattern
+                elif isinstance(event, Meeting):
+                    continue
+                happened.append(numbers.setdefault(pattern, len(numbers)) << 2 | now)
+        told = [pattern.told or self._tell(pattern) for pattern in numbers]
+        if not all(told):
+            return PERHAPS
+        if not told:
+            return CLEAN
+        accessed, times, seen = np.array(told, np.int64), np.array(happened, np.int64), np.zeros(len(told), np.uint8)
+        accessed[:, 3] //= blocks
+        where = address(accessed), len(told), address(times), len(times), address(self.table), address(seen)
+        return int(library.epoch(*where))
+
+    @staticmethod
+    def _tell(pattern: SharedPattern) -> tuple[int, ...]:
+        """Return what the compiled loops are told of an access; nothing where they cannot take it."""
+        granules, warps = pattern.granules, pattern.warps
+        if granules.dtype != np.int64 or not (granules.flags.c_contiguous and warps.flags.c_contiguous):
+            return ()
+        pattern.told = KINDS[pattern.kind], address(granules), address(warps), *granules.shape
+        return pattern.told
 
     def _judge_copies(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
         """Walk through the epoch in order, with what is in flight."""

@@ -38,7 +38,7 @@ class SharedPattern:
 
     __slots__ = (
         "addresses", "alike", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing",
-        "lanes", "nbytes", "offsets", "peers", "piece", "requests", "warps", "wavefronts",
+        "lanes", "nbytes", "offsets", "peers", "piece", "requests", "told", "warps", "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -70,6 +70,8 @@ class SharedPattern:
         """Whether each block of the batch does the same; None: nobody has looked."""
         self.landing: Any = None
         """For a copy: the event of its landing."""
+        self.told: tuple[int, ...] | None = None
+        """What the compiled loops are told of it (native/epochs.c), once they have been."""
 
     @property
     def where(self) -> np.ndarray | slice:

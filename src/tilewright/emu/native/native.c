@@ -8,3 +8,4 @@
 #include "access.c"
 #include "engine.c"
 #include "counting.c"
+#include "epochs.c"
