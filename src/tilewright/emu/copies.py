@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class _Flight:
-    """One executed copy instruction. `group` and `waiting` hold one value for each active lane of the pattern."""
+    """One executed copy instruction. `waiting`, and `group` where lanes differ, hold one value for each active lane of
+    the pattern."""
 
     __slots__ = ("data", "group", "pattern", "waiting", "whole")
 
-    def __init__(self, pattern: SharedPattern, data: np.ndarray, group: np.ndarray) -> None:
+    def __init__(self, pattern: SharedPattern, data: np.ndarray, group: np.ndarray | int) -> None:
         self.pattern = pattern
         self.data = data
         self.group = group
@@ -35,30 +36,46 @@ class AsyncCopies:
         self.machine = machine
         self.flights: list[_Flight] = []
         self.groups = np.zeros(machine.lanes, np.int64)
+        self.common: int | None = 0
+        """The group of all lanes; None: they differ."""
 
     def reset(self) -> None:
         """A new batch of blocks starts. Copies of a finished block that nobody waited for never land."""
         self.flights.clear()
         self.groups[:] = 0
+        self.common = 0
 
     def issue(self, pattern: SharedPattern, data: np.ndarray) -> None:
         """A copy starts: `data` holds one element for each active lane, as read from global memory now."""
-        group = self.groups if pattern.lanes is None else self.groups[pattern.lanes]
-        self.flights.append(_Flight(pattern, data, group.copy()))
+        group: np.ndarray | int
+        if self.common is not None:
+            group = self.common
+        else:
+            group = self.groups.copy() if pattern.lanes is None else self.groups[pattern.lanes]
+        self.flights.append(_Flight(pattern, data, group))
 
     def commit(self) -> None:
         """The active threads close their group."""
         lanes = self.machine.lane_list()
         if lanes is None:
             self.groups += 1
+            self.common = None if self.common is None else self.common + 1
         else:
             self.groups[lanes] += 1
+            self.common = None
 
     def wait(self, newest: int | None) -> None:
         """Land the groups of the active threads except their `newest` last ones; None: everything, committed or not."""
         mask = self.machine.mask
         kept = []
         for flight in self.flights:
+            if mask is None and self.common is not None and flight.whole:
+                assert isinstance(flight.group, int)
+                if newest is None or flight.group < self.common - newest:
+                    self._land(flight, None)
+                else:
+                    kept.append(flight)
+                continue
             lanes = flight.pattern.lanes
             committed = self.groups if lanes is None else self.groups[lanes]
             due = flight.waiting if newest is None else flight.waiting & (flight.group < committed - newest)
@@ -90,10 +107,11 @@ class AsyncCopies:
                 self._land(flight, due, barrier)
         self.flights = [flight for flight in self.flights if flight.waiting.any()]
 
-    def _land(self, flight: _Flight, due: np.ndarray, barrier: Mbarrier | None = None) -> None:
+    def _land(self, flight: _Flight, due: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
+        """Let lanes (None: all) of a copy land."""
         shared, pattern = self.machine.shared, flight.pattern
-        everything = flight.whole and bool(due.all())
-        rows = None if everything else np.flatnonzero(due)
+        everything = due is None or (flight.whole and bool(due.all()))
+        rows = None if due is None or everything else np.flatnonzero(due)
         index, granules, data = pattern.index, pattern.granules, flight.data
         if rows is not None:
             index, granules, data = index[rows], granules[rows], data[rows]
@@ -102,7 +120,7 @@ class AsyncCopies:
             shared.initialised[granules] = True
             if everything:
                 pattern.batch = shared.batch
-        flight.waiting = flight.waiting & ~due
+        flight.waiting = np.zeros_like(flight.waiting) if due is None else flight.waiting & ~due
         flight.whole = False
         self.machine.shadow.landed(pattern, rows, barrier)
 

@@ -34,6 +34,7 @@ class ProxyFences(Shadow):
         """How many fences that lane had run."""
         self.by = np.zeros(granules, np.int32)
         self.fences = np.zeros(machine.lanes, np.int32)
+        self.every = np.arange(machine.lanes)
         self.time = 0
         self.when = np.zeros(granules, np.int64)
         """Time of the last write."""
@@ -131,7 +132,7 @@ class ProxyFences(Shadow):
         if rows is not None:
             lanes, granules = rows if lanes is None else lanes[rows], granules[rows]
         elif lanes is None:
-            lanes = np.arange(self.machine.lanes)
+            lanes = self.every
         assert lanes is not None
         self.time += 1
         self.fenced.clear()

@@ -39,6 +39,7 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
             ignored = machine.condition(instruction, rest[0])
         else:
             given = machine.source(instruction, rest[0], "u32")
+    values_of = np.dtype(dtype_of(_WHOLE[nbytes]))
     shared_site = machine.trace.site(instruction.index, "async_copy")
     # Both sides of the copy count at one instruction: the global side through a site of its own.
     global_site = machine.trace.site(instruction.index, FAR_SIDE)
@@ -46,10 +47,15 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
     def read(sizes: np.ndarray | None, pattern_lanes: np.ndarray | None) -> np.ndarray:
         """Return what lands, one element for each lane of the pattern."""
         outer = machine.mask
-        values = np.zeros(machine.lanes, dtype_of(_WHOLE[nbytes]))
         if sizes is None:
-            _gather(values, nbytes)
+            found = _found(values_of, nbytes)
+            if found is not None and found[0] is None:
+                values = found[1]
+            else:
+                values = np.zeros(machine.lanes, values_of)
+                _put(values, found)
         else:
+            values = np.zeros(machine.lanes, values_of)
             as_bytes = values.view(np.uint8).reshape(machine.lanes, nbytes)
             active = np.ones(machine.lanes, bool) if outer is None else outer
             for length in np.unique(sizes[active]).tolist():
@@ -58,25 +64,25 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
                     continue
                 machine.set_mask(active & (sizes == length))
                 if length == nbytes:
-                    _gather(values, nbytes)
+                    _put(values, _found(values_of, nbytes))
                     continue
                 part = length & -length  # the widest element that divides it
                 for at in range(0, length, part):
                     piece = np.zeros(machine.lanes, f"u{part}")
-                    _gather(piece, part, at)
+                    _put(piece, _found(piece.dtype, part, at))
                     as_bytes[:, at : at + part] = piece.view(np.uint8).reshape(machine.lanes, part)
             machine.set_mask(outer)
         return values if pattern_lanes is None else values[pattern_lanes]
 
-    def _gather(values: np.ndarray, width: int, at: int = 0) -> None:
+    def _found(dtype: np.dtype, width: int, at: int = 0) -> tuple[np.ndarray | None, np.ndarray] | None:
+        """The active lanes (None: all) and what they read; None if no lane is left."""
         found = machine.port.locate(global_site, instruction, from_base, from_offset + at, width, False)
+        return None if found is None else (found[0], machine.memory.views[width].take(found[1], mode="clip").view(dtype))
+
+    def _put(values: np.ndarray, found: tuple[np.ndarray | None, np.ndarray] | None) -> None:
         if found is not None:
-            lanes, index = found
-            got = machine.memory.views[width].take(index, mode="clip").view(values.dtype)
-            if lanes is None:
-                values[:] = got
-            else:
-                values[lanes] = got
+            lanes, got = found
+            values[slice(None) if lanes is None else lanes] = got
 
     def step() -> None:
         sizes = None
