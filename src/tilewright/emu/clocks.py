@@ -69,6 +69,8 @@ class ClockShadow(Knowledge):
         """mbarriers that no fence.mbarrier_init has followed yet."""
         self.fenced: list[Mbarrier] = []
         """Those that the next barrier of their cluster tells, however relaxed it is."""
+        self._told = np.zeros(0, np.int64)
+        """What the compiled loops are told of the tables (native/clocks.c)."""
         self.reset()
 
     def reset(self) -> None:
@@ -103,6 +105,8 @@ class ClockShadow(Knowledge):
         """Check an access against what came before it, then note it."""
         self.used = True
         word, kind = self.words[pattern.instruction.index], pattern.kind
+        if kind in ("bulk_write", "tensor") and not word.updates and self._by_loops(pattern):
+            return
         messages = self.messages if kind in ("read", "write", "atomic") else None
         if messages and word.hears:
             messages.hear(*self._places(pattern))
@@ -162,6 +166,40 @@ class ClockShadow(Knowledge):
         if kind == "copy":
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
+
+    def _by_loops(self, pattern: SharedPattern) -> bool:
+        """Return whether the compiled loops found nothing wrong with a bulk copy's write or a product's read, and noted
+        it."""
+        library, machine, index, lanes = self.machine.compiled, self.machine, pattern.instruction.index, pattern.lanes
+        if library is None or lanes is None:
+            return False
+        if pattern.kind == "tensor":
+            granules, group = pattern.granules, (pattern.warps.astype(np.int64) - 1) // 4
+            warps, places = lanes // 32, np.ascontiguousarray(granules, np.int64)
+            where = address(places), *granules.shape, address(warps), address(group)
+            return bool(library.product_reads(self._tables(), *where, 1 + index))
+        if pattern.piece is None:
+            return False
+        low, high = pattern.piece.start, pattern.piece.stop
+        cta = low * machine.shared.granule // machine.shared.stride
+        first = cta % machine.cluster_size * machine.warps_per_cta
+        if not library.bulk_write(self._tables(), low, high, int(lanes[0]) // 32, first, index):
+            return False
+        self.bulk.used = True
+        return True
+
+    def _tables(self) -> int:
+        """Return where the compiled loops find what they are told of the tables."""
+        known, bulk, products = address(self.known), self.bulk, self.products
+        if not len(self._told) or self._told[13] != known:
+            reads = np.zeros(4, np.int64) if products is None else products.told
+            parts = (
+                self.noted, bulk.merging, bulk.objects, self.flying, self.written, self.read, self.updated, bulk.phase,
+                bulk.column, bulk.by, bulk.reading,
+            )  # fmt: skip
+            told = [*map(address, parts), self.warps, self.known.shape[2], known, *reads.tolist()]
+            self._told = np.array(told, np.int64)
+        return address(self._told)
 
     def told_by(self, lanes: np.ndarray) -> None:
         """Note of which lanes of their warps these cannot speak: of those that have stored since they last met."""

@@ -105,6 +105,11 @@ class Library:
         """(native/memory.c's Writes, granules, rows, granules a row, lanes, clocks of warps, time, instruction)."""
         self.unfenced = self._function("tw_unfenced", 3, ctypes.c_int64)
         """(Writes, granules, how many) -> whether some writer has run no fence since."""
+        self.bulk_write = self._function("tw_bulk_write", 6, ctypes.c_int64)
+        """(native/clocks.c's Clocks, from granule, to granule, warp, the block's first one, instruction) -> whether it is
+        noted."""
+        self.product_reads = self._function("tw_product_reads", 7, ctypes.c_int64)
+        """(Clocks, granules, rows of them, granules a row, warps, warpgroups, 1 + instruction) -> likewise."""
         self.epoch = self._function("tw_epoch", 6, ctypes.c_int64)
         """(native/epochs.c's Accessed, how many, events, how many, its table, room of a byte for each) -> its answer."""
         self.alike = self._function("tw_alike", 4, ctypes.c_int64)

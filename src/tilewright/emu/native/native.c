@@ -3,6 +3,7 @@
 #include "tensor.c"
 #include "warps.c"
 #include "memory.c"
+#include "clocks.c"
 #include "control.c"
 #include "atomics.c"
 #include "access.c"
