@@ -52,6 +52,28 @@ class Groups:
     committed: list[list[Store]] = field(default_factory=list)
 
 
+class BulkPattern(SharedPattern):
+    """The units of `each` granules that a bulk copy touches. Of most copies nobody asks for more than their piece."""
+
+    __slots__ = ("_granules", "each", "start", "units")
+
+    def __init__(
+        self, kind: str, instruction: Instruction, nbytes: int, units: np.ndarray, start: int, each: int
+    ) -> None:  # fmt: skip
+        """start: the unit with which the block's memory begins."""
+        super().__init__(kind, instruction, nbytes)
+        self.units, self.start, self.each = units, start, each
+        self._granules: np.ndarray | None = None
+
+    @property
+    def granules(self) -> np.ndarray:  # type: ignore[override]
+        """Granule indices in the batch's shared memory, [1, granules]."""
+        if self._granules is None:
+            first = (self.start + self.units) * self.each
+            self._granules = (first[:, None] + np.arange(self.each)).reshape(1, -1)
+        return self._granules
+
+
 class BulkCopies:
     """The bulk copies of one batch."""
 
@@ -71,15 +93,13 @@ class BulkCopies:
     ) -> SharedPattern:
         """Units of so many bytes of a block's shared memory, as the hazard checker is told of them."""
         machine, shared = self.machine, self.machine.shared
-        made = SharedPattern(kind, instruction, unit)
+        each = unit // shared.granule
+        made = BulkPattern(kind, instruction, unit, units, cta * shared.stride // unit, each)
         made.lanes = np.array([lane])
         made.addresses = units[:1] * unit
-        each = unit // shared.granule
-        start = (cta * shared.stride // unit + units) * each
-        made.granules = (start[:, None] + np.arange(each)).reshape(1, -1)
-        first, last = int(made.granules.min()), int(made.granules.max())
-        if last - first + 1 == made.granules.size:  # they are all different
-            made.piece = slice(first, last + 1)
+        first, last = int(units.min()), int(units.max())
+        if last - first + 1 == len(units):  # they are all different
+            made.piece = slice((made.start + first) * each, (made.start + last + 1) * each)
         made.warps = machine.warp_of_lane[made.lanes] + np.uint8(1)
         return made
 
