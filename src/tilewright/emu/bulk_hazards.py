@@ -43,6 +43,8 @@ class BulkClocks:
         """Whether what comes is a reduction: others may come to the same bytes meanwhile."""
         self.objects = np.zeros(granules, bool)
         """Bytes of mbarriers."""
+        self.spoiled = False
+        """Whether anything but mbarrier's instructions has touched one."""
         self.used = False
 
     def reset(self) -> None:
@@ -59,6 +61,7 @@ class BulkClocks:
         """An access of any kind, before it is noted."""
         granules = pattern.granules
         if self.objects[pattern.where].any():
+            self.spoiled = True
             self._on_object(pattern, lanes, self.objects[granules])
         if not self.used:
             return

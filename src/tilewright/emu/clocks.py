@@ -69,6 +69,8 @@ class ClockShadow(Knowledge):
         """mbarriers that no fence.mbarrier_init has followed yet."""
         self.fenced: list[Mbarrier] = []
         """Those that the next barrier of their cluster tells, however relaxed it is."""
+        self._after: dict[Mbarrier, set[int]] = {}
+        """Warps of the batch that are known to come after an mbarrier's initialisation, of blocks without a cluster."""
         self._told = np.zeros(0, np.int64)
         """What the compiled loops are told of the tables (native/clocks.c)."""
         self.reset()
@@ -79,6 +81,7 @@ class ClockShadow(Knowledge):
         self.unfenced.clear()
         self.fenced.clear()
         self.alone.clear()
+        self._after.clear()
         self.stored_at[:] = -1
         self.stored = False
         if self.used:  # else they are as they were made, and to write them is to use the memory
@@ -423,6 +426,7 @@ class ClockShadow(Knowledge):
 
     def _wrote(self, barrier: Mbarrier, lane: int, instruction: Instruction, alive: bool) -> None:
         self.used = True
+        self._after.clear()
         part = self._bytes_of(barrier)
         (cluster,), (warp,) = self.place(np.array([lane]))
         self.noted[part] = True
@@ -433,6 +437,10 @@ class ClockShadow(Knowledge):
 
     def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier: they have to be ordered after its initialisation."""
+        once = self.machine.cluster_size == 1 and not self.ends_barriers and not self.bulk.spoiled
+        after = self._after.setdefault(barrier, set()) if once else set()
+        if once and after.issuperset(range(int(lanes[0]) // 32, int(lanes[-1]) // 32 + 1)):
+            return
         start = self._bytes_of(barrier).start
         cluster, warps = self.place(lanes)
         known = self.order[cluster, warps]
@@ -444,6 +452,8 @@ class ClockShadow(Knowledge):
             other = self.machine.program.instructions[int(self.by["write"][start])]
             name = ".".join(instruction.opcode.split(".")[:2])
             self.report_race(pattern, lanes[row : row + 1], barrier.address, name, other, "write", other_warp)
+        elif once:
+            after.update((lanes // 32).tolist())
         if self.ends_barriers:
             every = range(len(warps))
             barrier.uses.update((int(warps[k]), (int(known[k, warps[k]]), instruction)) for k in every)

@@ -61,22 +61,25 @@ class Knowledge(Shadow):
     def _join(self, lanes: np.ndarray, before: np.ndarray | None) -> np.ndarray:
         """Return what the warps of lanes of one cluster know together, and what is in `before`; the warps then step
         on."""
-        cluster, warps = self.place(lanes)
-        warps = np.unique(warps)
-        done = self.known[cluster[0], warps].max(axis=0)
-        self.known[cluster[0], warps, warps] += 1
+        cluster, warp = divmod(int(lanes[0]) // 32, self.warps)
+        if len(lanes) == 1:
+            done = self.known[cluster, warp].copy()
+            self.known[cluster, warp, warp] += 1
+        else:
+            warps = np.unique(lanes // 32 % self.warps)
+            done = self.known[cluster, warps].max(axis=0)
+            self.known[cluster, warps, warps] += 1
         self._own = None
         if before is None:
             return done
         done[: len(before)] = np.maximum(done[: len(before)], before)
         return done
 
-    def _learn(self, lanes: np.ndarray, news: np.ndarray | None) -> None:
-        """The warps of lanes of one cluster take over knowledge."""
+    def _learn(self, warps: np.ndarray, news: np.ndarray | None) -> None:
+        """Warps of the batch, of one cluster, take over knowledge."""
         if news is not None:
-            cluster, warps = self.place(lanes)
+            cluster, warps = divmod(warps, self.warps)
             table = self.known[cluster[0]]
-            warps = np.unique(warps)
             table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
 
     def step_on(self, cluster: int, warp: int) -> None:
@@ -148,6 +151,8 @@ class Knowledge(Shadow):
         """Lanes hand on what their warps have done: clocks.py keeps for whom they cannot speak."""
 
     def _by_cluster(self, lanes: np.ndarray) -> list[np.ndarray]:
+        if len(lanes) == 1:
+            return [lanes]
         cluster, _ = self.place(lanes)
         if (cluster == cluster[0]).all():
             return [lanes]
@@ -164,8 +169,9 @@ class Knowledge(Shadow):
 
     def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
         """Lanes have seen that a phase is complete."""
-        self._learn(lanes, barrier.published)
-        self.machine.meetings.whole(np.unique(lanes // 32))
+        warps = np.unique(lanes // 32)
+        self._learn(warps, barrier.published)
+        self.machine.meetings.whole(warps)
 
     # Clusters
 
@@ -184,5 +190,5 @@ class Knowledge(Shadow):
     def cluster_acquired(self, lanes: np.ndarray) -> None:
         """Lanes go on from the barrier of their cluster."""
         for some in self._by_cluster(lanes):
-            self._learn(some, self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
+            self._learn(np.unique(some // 32), self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
         self.machine.meetings.whole(np.unique(lanes // 32))

@@ -38,6 +38,8 @@ class Places:
         if lanes is None:
             lanes = machine.lane_list()
         lanes = np.arange(machine.lanes) if lanes is None else lanes
+        if len(lanes) == 1 and (at := self._one(int(lanes[0]))) is not None:
+            return lanes, machine.cta_of_lane[lanes], np.array([at])
         seen = np.broadcast_to(self.base, (machine.lanes,))[lanes].astype(np.int64) + self.offset
         if self.generic:
             seen = seen - WINDOWS["shared"]
@@ -64,6 +66,13 @@ class Places:
                 good = machine.scheduler.running()[ctas]
                 lanes, ctas, found = lanes[good], ctas[good], found[good]
         return lanes, ctas, found
+
+    def _one(self, lane: int) -> int | None:
+        """Return the address of one lane; None where it cannot hold an object, or may be a peer's."""
+        at = int(self.base[0 if len(self.base) == 1 else lane]) + self.offset
+        at = at - WINDOWS["shared"] if self.generic else at & 0xFFFFFFFF
+        fine = 0 <= at <= self.machine.shared.bytes - 8 and at % 8 == 0 and self.machine.cluster_size == 1
+        return at if fine else None
 
     def barriers(self) -> Iterator[tuple[Mbarrier, np.ndarray]]:
         """Each mbarrier with the lanes that name it; a complaint where there is none."""
