@@ -101,6 +101,8 @@ class Library:
         """(Reads, granules, how many)."""
         self.reads_wait = self._function("tw_reads_wait", 7)
         """(what reads_begin gets but the instruction, warps that are due, their clocks)."""
+        self.product_starts = self._function("tw_product_starts", 7, ctypes.c_int64)
+        """(native/memory.c's InFlight, registers, uses, how many, warps, how many, instruction) -> whether it is noted."""
         self.written = self._function("tw_written", 8)
         """(native/memory.c's Writes, granules, rows, granules a row, lanes, clocks of warps, time, instruction)."""
         self.unfenced = self._function("tw_unfenced", 3, ctypes.c_int64)

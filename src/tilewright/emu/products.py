@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .compiled import address
 from .in_flight import is_copy
 from .isa.registry import Step
 from .ptx import Instruction, Register
@@ -62,6 +63,8 @@ class AsyncProducts:
         """How it did: a number for each shape of accumulators, or A."""
         self.by = np.zeros((len(where.number), warps), np.int64)
         """The instruction that did."""
+        tables = self.group, self.use, self.by, self.committed, self.finished
+        self.told = np.array([*map(address, tables), warps], np.int64)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
@@ -94,19 +97,30 @@ class AsyncProducts:
             self._report(
                 "wgmma_fence_missing", "no wgmma.fence lies before the first wgmma of the warpgroup", instruction, late
             )
-        every = len(warps) == len(self.committed)
-        own = numbers if every else np.ix_(numbers, warps)  # whole rows are found sooner
-        busy = self.group[own] >= self.finished[warps]
-        wrong = busy & (self.use[own] != use[:, None])
-        if wrong.any():
-            row = int(np.flatnonzero(wrong.any(axis=1))[0])
-            self._late(instruction, int(numbers[row]), warps[wrong[row]])
-        self.group[own] = self.committed[warps]
+        if not self._start_by_loops(instruction, warps, numbers, use):
+            every = len(warps) == len(self.committed)
+            own = numbers if every else np.ix_(numbers, warps)  # whole rows are found sooner
+            busy = self.group[own] >= self.finished[warps]
+            wrong = busy & (self.use[own] != use[:, None])
+            if wrong.any():
+                row = int(np.flatnonzero(wrong.any(axis=1))[0])
+                self._late(instruction, int(numbers[row]), warps[wrong[row]])
+            self.group[own] = self.committed[warps]
+            self.use[own] = use[:, None]
+            self.by[own] = instruction.index
         self.newest[warps], self.last[warps] = self.committed[warps], instruction.index
-        self.use[own] = use[:, None]
-        self.by[own] = instruction.index
         for pattern in reads:
             self.flights.append(_Flight(pattern, self.committed[warps].reshape(-1, 4)))
+
+    def _start_by_loops(
+        self, instruction: Instruction, warps: np.ndarray, numbers: np.ndarray, use: np.ndarray
+    ) -> bool:  # fmt: skip
+        """Return whether the compiled loops found nothing wrong with the registers of a product, and noted it."""
+        library = self.machine.compiled
+        if library is None:
+            return False
+        where = address(numbers), address(use), len(numbers), address(warps), len(warps)
+        return bool(library.product_starts(address(self.told), *where, instruction.index))
 
     def commit(self) -> None:
         """The active warps close their group."""

@@ -194,3 +194,33 @@ EXPORT s64 tw_unfenced(const Writes* w, const s64* granules, s64 count) {
   }
   return 0;
 }
+
+// What is kept of the registers that wgmma works on (emu/products.py), [registers, warps]: the group of the last product,
+// how it uses the register, and its instruction. committed, finished: groups of each warp so far.
+typedef struct {
+  s64 *group, *use, *by;
+  const s64 *committed, *finished;
+  s64 all;  // warps of the batch
+} InFlight;
+
+// Some warps start a product on registers, each in its use. 0, and nothing is noted: one is in another use meanwhile.
+EXPORT s64 tw_product_starts(const InFlight* f, const s64* registers, const s64* use, s64 count, const s64* warps,
+                             s64 some, s64 instruction) {
+  for (s64 r = 0; r < count; ++r) {
+    const s64 *group = f->group + registers[r] * f->all, *used = f->use + registers[r] * f->all;
+    s64 wrong = 0;
+    for (s64 w = 0; w < some; ++w) {
+      const s64 warp = warps[w];
+      wrong |= (group[warp] >= f->finished[warp]) & (used[warp] != use[r]);
+    }
+    if (wrong) return 0;
+  }
+  for (s64 r = 0; r < count; ++r) {
+    const s64 at = registers[r] * f->all;
+    for (s64 w = 0; w < some; ++w) {
+      const s64 warp = warps[w];
+      f->group[at + warp] = f->committed[warp], f->use[at + warp] = use[r], f->by[at + warp] = instruction;
+    }
+  }
+  return 1;
+}
