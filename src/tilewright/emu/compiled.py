@@ -102,18 +102,19 @@ class Library:
         self.reads_wait = self._function("tw_reads_wait", 7)
         """(what reads_begin gets but the instruction, warps that are due, their clocks)."""
         self.product_starts = self._function("tw_product_starts", 7, ctypes.c_int64)
-        """(native/memory.c's InFlight, registers, uses, how many, warps, how many, instruction) -> whether it is noted."""
+        """(native/memory.c's InFlight, registers, uses, how many, warps, how many, instruction) -> whether it is
+        noted."""
         self.written = self._function("tw_written", 8)
         """(native/memory.c's Writes, granules, rows, granules a row, lanes, clocks of warps, time, instruction)."""
         self.unfenced = self._function("tw_unfenced", 3, ctypes.c_int64)
         """(Writes, granules, how many) -> whether some writer has run no fence since."""
         self.bulk_write = self._function("tw_bulk_write", 6, ctypes.c_int64)
-        """(native/clocks.c's Clocks, from granule, to granule, warp, the block's first one, instruction) -> whether it is
-        noted."""
+        """(native/clocks.c's Clocks, from granule, to granule, warp, the block's first one, instruction) ->
+        whether it is noted."""
         self.product_reads = self._function("tw_product_reads", 7, ctypes.c_int64)
         """(Clocks, granules, rows of them, granules a row, warps, warpgroups, 1 + instruction) -> likewise."""
         self.epoch = self._function("tw_epoch", 6, ctypes.c_int64)
-        """(native/epochs.c's Accessed, how many, events, how many, its table, room of a byte for each) -> its answer."""
+        """(native/epochs.c's Accessed, how many, events, how many, its table, a byte for each) -> its answer."""
         self.alike = self._function("tw_alike", 4, ctypes.c_int64)
         """(numbers, blocks, how many each, step) -> whether each block's are the first one's, so many steps further."""
         self.pick = self._function("tw_pick", 4)

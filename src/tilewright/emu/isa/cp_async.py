@@ -77,7 +77,10 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
     def _found(dtype: np.dtype, width: int, at: int = 0) -> tuple[np.ndarray | None, np.ndarray] | None:
         """The active lanes (None: all) and what they read; None if no lane is left."""
         found = machine.port.locate(global_site, instruction, from_base, from_offset + at, width, False)
-        return None if found is None else (found[0], machine.memory.views[width].take(found[1], mode="clip").view(dtype))
+        if found is None:
+            return None
+        lanes, index = found
+        return lanes, machine.memory.views[width].take(index, mode="clip").view(dtype)
 
     def _put(values: np.ndarray, found: tuple[np.ndarray | None, np.ndarray] | None) -> None:
         if found is not None:

@@ -57,13 +57,13 @@ EXPORT s64 tw_bulk_write(const Clocks* c, s64 low, s64 high, s64 warp, s64 first
   }
   for (s64 g = low; noted && g < high; ++g) {
     if (!c->noted[g]) continue;
-    s32 *const of[] = {c->written + g * c->warps, c->read + g * c->warps, c->updated + g * c->warps};
+    s32* const of[] = {c->written + g * c->warps, c->read + g * c->warps, c->updated + g * c->warps};
     for (int table = 0; table < 3; ++table)
       if (beyond(of[table], known, c->warps, own)) return 0;
   }
   for (s64 g = low; noted && g < high; ++g) {
     if (!c->noted[g]) continue;
-    s32 *const of[] = {c->written + g * c->warps, c->read + g * c->warps, c->updated + g * c->warps};
+    s32* const of[] = {c->written + g * c->warps, c->read + g * c->warps, c->updated + g * c->warps};
     for (int table = 0; table < 3; ++table) memset(of[table], 0, (size_t)c->warps * 4);
   }
   for (s64 g = low; groups && g < high; ++g) {  // to write zeros is to use the memory

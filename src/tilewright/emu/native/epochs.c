@@ -24,8 +24,8 @@ typedef struct {
   u8 has_read, flying, wrote, owner, added, marked;
 } Granule;
 
-#define FOR_EACH(A)                                                       \
-  for (s64 r = 0, i = 0; r < (A)->rows; ++r)                              \
+#define FOR_EACH(A)                          \
+  for (s64 r = 0, i = 0; r < (A)->rows; ++r) \
     for (const s64 end = (r + 1) * (A)->each; i < end; ++i)
 
 // Go through one event; whether it may be wrong. again: it was an event before.

@@ -195,8 +195,8 @@ EXPORT s64 tw_unfenced(const Writes* w, const s64* granules, s64 count) {
   return 0;
 }
 
-// What is kept of the registers that wgmma works on (emu/products.py), [registers, warps]: the group of the last product,
-// how it uses the register, and its instruction. committed, finished: groups of each warp so far.
+// What is kept of the registers that wgmma works on (emu/products.py), [registers, warps]: the group of the last
+// product, how it uses the register, and its instruction. committed, finished: groups of each warp so far.
 typedef struct {
   s64 *group, *use, *by;
   const s64 *committed, *finished;
