@@ -97,9 +97,16 @@ def test_the_counters_of_ones_own_kernel_are_whole(tmp_path):
 def test_doctors_findings_are_whole(tmp_path):
     lines = on_a_terminal(tmp_path, 80, "doctor", "--json", "d.json")
     whole(lines)
-    shown = "".join(re.sub(r"\s", "", line[21:]) for line in lines)
+    shown = " ".join(" ".join(lines).split())
     for finding in json.loads((tmp_path / "d.json").read_text()):
-        assert re.sub(r"\s", "", finding["detail"]) in shown
+        assert all(" ".join(text.split()) in shown for text in (finding["detail"], finding["advice"]))
+
+
+def test_doctor_breaks_no_path(tmp_path, monkeypatch):
+    folder = tmp_path / ("cache-of-kernels-" * 4)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(folder))
+    lines = on_a_terminal(tmp_path, 80, "doctor")
+    assert any(str(folder) in line for line in lines)
 
 
 def test_candidates_keep_their_figures(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,23 +18,34 @@ cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernel
 
 def doctor(json_file: Json = None) -> None:
     """Say what was found here, what is missing, and how to get it."""
-    from rich.table import Table
     from rich.text import Text
 
     from ..lab.doctor import examine
     from ..lab.record import json_result
 
     with json_result(json_file) as write:
-        findings = examine()
-        table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
+        findings, out = examine(), console()
+        indent = 7 + max(len(finding.name) for finding in findings)
         for finding in findings:
-            mark = Text("yes", "green") if finding.found else Text("no", "red" if finding.required else "yellow")
-            detail = Text("\n".join(filter(None, (finding.detail, finding.advice))), overflow="fold")
-            table.add_row(mark, finding.name, detail)
-        console().print(table)
+            mark = ("yes", "green") if finding.found else ("no ", "red" if finding.required else "yellow")
+            told = f"  {finding.name}".ljust(indent - 3)
+            rows = _rows([finding.detail, finding.advice], out.width, indent)
+            if rows and rows[0].startswith(" " * indent):
+                told += rows.pop(0).strip()
+            out.print(Text.assemble(mark, "\n".join([told.rstrip(), *rows])), soft_wrap=True)
         write([asdict(finding) for finding in findings])
     if any(not finding.found and finding.required for finding in findings):
         raise typer.Exit(1)
+
+
+def _rows(paragraphs: Sequence[str], width: int, indent: int) -> list[str]:
+    """The words of paragraphs in rows that start at `indent`, or further left where a path needs it: none is broken."""
+    rows = [
+        row
+        for paragraph in filter(None, paragraphs)
+        for row in textwrap.wrap(paragraph, width - indent, break_long_words=False, break_on_hyphens=False)
+    ]
+    return [" " * max(min(indent, width - len(row)), 0) + row for row in rows]
 
 
 @cache_app.command("info", epilog="Example:  tilewright cache info")
