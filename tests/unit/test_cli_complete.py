@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import typer
 
 from tilewright.cli.app import app
 from tilewright.gpus import find_gpu
 from tilewright.lab.starters import STARTERS
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def _leaves(command, name=""):
@@ -29,7 +36,7 @@ def completed(command: str, parameter: str, begun: str) -> set[str]:
 @pytest.mark.parametrize(
     ("command", "parameter", "begun", "names"),
     [
-        ("show", "what", "f0", {f"f0{n}" for n in range(1, 10)}),
+        ("show", "what", "f0", {*(f"f0{n}" for n in range(1, 10)), "f02x", "f03x"}),
         ("inspect", "diff", "f1", {"f10", "f11", "f12"}),
         ("explain", "gpu", "RTX", {"RTX3090", "RTX4090", "RTX5070Ti"}),
         ("new", "kind", "t", {"transpose", "tiles", "transaction"}),
@@ -45,6 +52,14 @@ def test_every_command_that_names_a_gpu_completes_it_by_a_name_that_is_understoo
     assert len(commands) > 9
     for command in commands:
         assert {find_gpu(name).name for name in completed(command, "gpu", "")} >= {"H200", "RTX 4090"}
+
+
+def test_installing_the_completion_leaves_with_status_0(tmp_path):
+    environment = os.environ | {"HOME": str(tmp_path), "SHELL": "/bin/bash", "PYTHONPATH": str(SOURCE)}
+    command = f"{sys.executable} -m tilewright --install-completion bash"
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tilewright" in next((tmp_path / ".bash_completions").iterdir()).read_text()
 
 
 def test_new_names_every_exercise_in_its_help():

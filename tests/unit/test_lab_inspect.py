@@ -190,6 +190,15 @@ def test_ptx_is_assembled_where_ptxas_is(ptx):
         tw.lab.inspect(ptx, entry="other")
 
 
+def test_ptx_of_a_newer_compiler_than_ptxas_says_so(ptx, tmp_path, monkeypatch):
+    tool = tmp_path / "ptxas"
+    tool.write_text('#!/bin/sh\necho "ptxas $5, line 9; fatal : Unsupported .version 9.9" >&2; exit 1\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr("tilewright.lab.subject.find_tool", lambda name, package: tool)
+    with pytest.raises(tw.errors.TilewrightError, match="of a newer compiler: pip install -U nvidia-cuda-nvcc"):
+        tw.lab.inspect(ptx, gpu="A100")
+
+
 def test_a_spilling_cubin_counts_its_spills(tmp_path):
     many = "\n".join(f"  float v{i} = x[{i} * 32 + threadIdx.x];" for i in range(64))
     used = " + ".join(f"v{i} * v{63 - i}" for i in range(64))

@@ -53,7 +53,14 @@ def test_bars_compare_stalls_and_instructions(decks):
     stalls = {r["case"]["rung"]: r["result"]["stalls"] for r in read_records(RESULTS / "fp32-stalls-H200.json")}
     for name, before, now in f09.bars["Warps that wait, per issued instruction"]:
         assert (before, now) == (stalls["f08_warptile_sub"][name], stalls["f09_transposed"][name])
-    assert any("SASS" in title for title in f09.bars)
+
+
+def test_every_card_shows_the_loops_machine_code_next_to_that_of_the_rung_below(decks):
+    for deck in decks:
+        for one in deck.cards:
+            bars = one.bars["SASS instructions in the main loop, sm_90a"]
+            assert bars, one.rung
+            assert not one.below or any(before is not None for _, before, _ in bars), one.rung
 
 
 def test_the_first_rung_has_nothing_below(decks):

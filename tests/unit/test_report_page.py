@@ -18,7 +18,7 @@ from tilewright.report.page import build
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SVG = "{http://www.w3.org/2000/svg}"
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
 class Whole(HTMLParser):

@@ -30,12 +30,12 @@ def known_gpus() -> list[str]:
 
 
 def known_rungs() -> list[str]:
-    """The numbers of all rungs; of files a shell knows the names."""
+    """The numbers of all rungs and experiments; of files a shell knows the names."""
     from ..attn.rungs import EVERY_RUNG
     from ..gemm.rungs import GEMM_RUNGS
+    from ..lab.subject import EVERY_EXPERIMENT
 
-    ids = [*(rung.id for rung in GEMM_RUNGS), *(rung.id for rung in EVERY_RUNG)]
-    return [name.split("_")[0] for name in ids]
+    return [rung.id.split("_")[0] for rung in (*GEMM_RUNGS, *EVERY_RUNG, *EVERY_EXPERIMENT)]
 
 
 def known_suites() -> list[str]:

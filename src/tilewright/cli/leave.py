@@ -36,8 +36,8 @@ def run() -> int:
         status = 130
     except BrokenPipeError:
         status = _nobody_reads()
-    except SystemExit:  # typer's and rich's answer to a closed pipe; commands leave by typer.Exit
-        status = _nobody_reads()
+    except SystemExit as left:  # typer's after --install-completion, or its and rich's answer to a closed pipe
+        status = 0 if left.code in (0, None) else _nobody_reads()
     except OSError as error:
         if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
             raise

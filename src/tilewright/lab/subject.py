@@ -211,7 +211,8 @@ def _of_ptx(text: str, path: Path, arch: Arch, entry: str, threads: int, dynamic
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             told = (done.stderr or done.stdout).strip()
-            raise TilewrightError(f"ptxas does not assemble {path} for {arch}:\n{told}")
+            newer = "\nThe file is of a newer compiler: pip install -U nvidia-cuda-nvcc" * (".version" in told)
+            raise TilewrightError(f"ptxas does not assemble {path} for {arch}:\n{told}{newer}")
         cubin = out.read_bytes()
     resources = parse_resources(done.stdout + done.stderr, name)
     threads = threads or _bounds(text, name)

@@ -56,7 +56,7 @@ class Deck:
 def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list[Deck]:
     """The cards of each ladder; what has no record of times is left out. origin: says where records come from."""
     made = []
-    compiled = _by_rung(find_records(folder, "compiled"))
+    compiled = _by_rung(find_records(folder, "compiled-hopper"))
 
     def records_of(suites: Sequence[str]) -> list[Record]:
         return [record for suite in suites for record in find_records(folder, suite)]
@@ -192,7 +192,7 @@ def as_html(decks: Sequence[Deck]) -> str:
 
 def _html(card: Card) -> str:
     names = ("", card.below or "-", card.rung)
-    head = "".join(map(column, names))
+    head = "".join(map(column, names)).replace("_", "_<wbr>")  # a narrow column breaks ids there
     rows = "".join(
         f'<tr{" class=changed" if old not in ("-", new) else ""}><th scope="row">{escape(name)}</th>'
         f"<td>{escape(old)}</td><td>{escape(new)}</td></tr>"

@@ -333,6 +333,7 @@ PAGES: dict[str, Page] = {
     "model-fit": MODEL_PAGE,
     "tune-cold": TUNING_TIME_PAGE,
     "compiled": compiled.BUILT,
+    "compiled-hopper": compiled.BUILT,
     "emulator": EMULATOR_PAGE,
     "corpus": CORPUS_PAGE,
     "census": census.projects,
