@@ -54,7 +54,7 @@ class Writer:
             self.phases += 1
             self.lines += [
                 "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [told], 512;",
-                f"@%p0 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [held+{draw.choice([0, 512, 1024])}], "
+                f"@%p0 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [held+{512 * draw.randrange(3)}], "
                 "[%rd1], 512, [told];",
             ]
         elif self.phases:
