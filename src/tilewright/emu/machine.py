@@ -40,7 +40,7 @@ from .schedule import Scheduler
 from .shadow import Shadow
 from .shared_memory import SharedMemory
 from .specials import places, special_registers
-from .straight import Straight
+from .straight import Item, Straight
 from .task import LIMIT, Task, Triple
 from .tensor_maps import ChangedMaps
 from .trace import Trace
@@ -173,13 +173,43 @@ class Machine(MachineOperands):
             return self._bind(index)
 
     def _bind(self, index: int) -> list[Step]:
-        block = self.program.blocks[index]
         entries: list[BlockPart] = []
-        self.binding, bound = index, block.start
+        self.binding = index
+        known = self.straight.items(index) if self.straight and self.recorder is None else None
+        if known is None:
+            self._bind_new(index, entries)
+        else:
+            self._bind_again(index, entries, known)
+        if self.engine:
+            self.engine.bound(index, entries)
+        steps = self.steps[index] = [entry.step for entry in entries if entry.step is not None]
+        return steps
+
+    def _bind_again(self, index: int, entries: list[BlockPart], items: list[Item]) -> None:
+        """Bind a block that another machine has bound."""
+        watched = -1
+        for kind, first, count in items:
+            if kind == "run":
+                assert self.straight is not None
+                entries.append(BlockPart(None, self.straight.run(first, count)))
+            elif kind == "watch":
+                assert self.products is not None
+                watched = first
+                entries.append(BlockPart(self.products.watch(self.program.instructions[first])))
+            else:
+                self._bind_one(index, first, entries, alone=first == watched)
+
+    def _bind_new(self, index: int, entries: list[BlockPart]) -> None:
+        """Bind a block that has not been bound before, and tell later machines how."""
+        block, straight = self.program.blocks[index], self.straight
+        bound = block.start
+        items: list[Item] = []
 
         def finish() -> None:
-            if self.straight and (run := self.straight.finish()):
+            if straight and (found := straight.finish()):
+                run, item = found
                 entries.append(BlockPart(None, run))
+                items.append(item)
 
         for i in range(block.start, block.end):
             if i < bound:  # part of a group
@@ -187,46 +217,51 @@ class Machine(MachineOperands):
             instruction, handler = self.program.instructions[i], self.program.handlers[i]
             bound = i + 1
             watch = self.products.watch(instruction) if self.products else None
-            recorded = self.recorder is not None and self.recorder.wants(instruction)
             if watch:
                 finish()
                 entries.append(BlockPart(watch))
-            if self.straight and not handler.ends_block and self.straight.take(instruction):
+                items.append(("watch", i, 0))
+            if straight and not handler.ends_block and straight.take(instruction):
                 continue
             finish()
-            try:
-                alone = watch or recorded or (self.lanes > FEW_LANES and not self.compiled)
-                group = self._group(i, block.end) if handler.together and not alone else []
-                if self.engine:
-                    self.engine.offered = self.engine.products = None
-                    if handler.ends_block:
-                        self.engine.python_ends(index)
-                if handler.together and len(group) > 1:
-                    step = handler.together(self, group)
-                    entries.append(BlockPart(step, products=self.engine.products if self.engine else None))
-                    bound = i + len(group)
-                    continue
-                step = handler.bind(self, instruction)
-                access = self.engine.offered if self.engine and not recorded else None
-                products = self.engine.products if self.engine and not recorded and not instruction.guard else None
-                if recorded and self.recorder is not None:
-                    step = self.recorder.watched(self, instruction, step)
-            except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
-                if isinstance(error, PtxError):
-                    raise
-                count = len(instruction.operands)
-                why = f"has {count} operands, which are not those of its form" if "unpack" in str(error) else ""
-                raise self.refusal(instruction, why or f"cannot be bound ({error!r})") from error
-            if handler.ends_block:
-                self.finals[index] = step
-            else:
-                guarded = step if instruction.guard is None else self._guarded(instruction, step)
-                entries.append(BlockPart(guarded, access=access, products=products))
+            bound = self._bind_one(index, i, entries, alone=watch is not None)
+            items.append(("bind", i, 0))
         finish()
-        if self.engine:
-            self.engine.bound(index, entries)
-        steps = self.steps[index] = [entry.step for entry in entries if entry.step is not None]
-        return steps
+        if straight and self.recorder is None:
+            straight.learn(index, items)
+
+    def _bind_one(self, index: int, i: int, entries: list[BlockPart], *, alone: bool) -> int:
+        """Bind an instruction by its handler, if not `alone` with those that follow; the one to go on with."""
+        instruction, handler = self.program.instructions[i], self.program.handlers[i]
+        recorded = self.recorder is not None and self.recorder.wants(instruction)
+        try:
+            alone = alone or recorded or (self.lanes > FEW_LANES and not self.compiled)
+            group = self._group(i, self.program.blocks[index].end) if handler.together and not alone else []
+            if self.engine:
+                self.engine.offered = self.engine.products = None
+                if handler.ends_block:
+                    self.engine.python_ends(index)
+            if handler.together and len(group) > 1:
+                step = handler.together(self, group)
+                entries.append(BlockPart(step, products=self.engine.products if self.engine else None))
+                return i + len(group)
+            step = handler.bind(self, instruction)
+            access = self.engine.offered if self.engine and not recorded else None
+            products = self.engine.products if self.engine and not recorded and not instruction.guard else None
+            if recorded and self.recorder is not None:
+                step = self.recorder.watched(self, instruction, step)
+        except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
+            if isinstance(error, PtxError):
+                raise
+            count = len(instruction.operands)
+            why = f"has {count} operands, which are not those of its form" if "unpack" in str(error) else ""
+            raise self.refusal(instruction, why or f"cannot be bound ({error!r})") from error
+        if handler.ends_block:
+            self.finals[index] = step
+        else:
+            guarded = step if instruction.guard is None else self._guarded(instruction, step)
+            entries.append(BlockPart(guarded, access=access, products=products))
+        return i + 1
 
     def _group(self, start: int, end: int) -> list[Instruction]:
         """Instructions from `start` on with one opcode, none of which reads or writes what another writes."""
@@ -359,6 +394,8 @@ class Machine(MachineOperands):
     def take_apart(self) -> None:
         """Let go of everything: steps and what they are bound to refer to one another, thousands of objects and all
         the memory of the blocks, which else the garbage collector has to find."""
+        if self.straight:
+            self.straight.share()
         if self.engine:
             vars(self.engine).clear()
         vars(self).clear()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +71,8 @@ class Code:
     """Bytes of shared memory that every access takes whole: hazards are tracked in units of so many."""
     products: InFlight | None = None
     """Where registers of wgmma may be in flight; None for a program without."""
+    runs: dict[Hashable, Any] = field(default_factory=dict)
+    """What machines share of the blocks that they have bound (straight.py)."""
     _effects: dict[int, Effects] = field(default_factory=dict)
     """Those that were asked for: to keep all is more to look at for the garbage collector."""
 

@@ -6,6 +6,7 @@ Everything else, and these where their operands are of an unusual kind, runs by 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,24 +106,123 @@ FORMS = _forms()
 _PARTS = {("b64", 2): ("pack64", ("low32", "upper32"), "u32"), ("b32", 2): ("pack32", ("low16", "upper16"), "u16")}
 
 
+OPERATION = 12
+"""Numbers that the compiled loops are told of an operation."""
+AT = 48
+"""A place is told as the number of its base above so many bits, and how far from it."""
+ABSOLUTE, GUARDED = ("absolute",), ("guarded",)
+Item = tuple[str, int, int]
+"""A part of a bound block: ("run", first operation, how many), or ("watch" or "bind", instruction, 0)."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What machines with equally many lanes share of a program: its blocks that have been bound, as bases and distances
+    from them. Of a launch it holds nothing."""
+
+    rows: dict[Register, int]
+    """The place of each register's row."""
+    bases: tuple[tuple[Any, ...], ...] = (ABSOLUTE, GUARDED)
+    operations: np.ndarray = field(default_factory=lambda: np.zeros((0, OPERATION), np.int64))
+    items: dict[int, list[Item]] = field(default_factory=dict)
+    """Block -> its parts."""
+    constants: dict[tuple[str, Hashable], int] = field(default_factory=dict)
+    """Where so many equal values lie."""
+    kept: tuple[np.ndarray, ...] = ()
+    """What has to stay where it is."""
+
+
 class Straight:
     """Collects instructions of a block that follow one another, for one machine."""
 
     def __init__(self, machine: Machine, library: Library) -> None:
         self.machine, self.library = machine, library
-        self._constants: dict[tuple[str, Hashable], int] = {}
-        """Where so many equal values lie."""
         self._kept: list[np.ndarray] = []
-        """What has to stay where it is."""
-        banks = {width: (address(bank), bank.strides[0]) for width, bank in machine.banks.items()}
-        self._row_of = {
-            register: banks[width][0] + row * banks[width][1]
-            for register, row in machine.program.rows.items()
-            for width in (register.width,)
-        }
-        """The address of each register's row."""
-        self._zeros = self._keep(np.zeros(library.piece, np.uint64))
+        """What has to stay where it is, of this machine."""
+        self._key = library, machine.lanes
+        shared = machine.program.runs.get(self._key)
+        if shared is None or not self._settle(shared):
+            shared = self._first()
+            self._settle(shared)
+        self._shared = shared
+        self._constants, self._lasting = dict(shared.constants), list(shared.kept)
+        self._zeros = self._constant("u64", "zeros", np.zeros(1, np.uint64))
+        self._known = self._keep(self._placed(shared.operations))
+        self._new: list[np.ndarray] = []
+        """Operations that the program did not have bound yet."""
+        self._count = len(shared.operations)
+        self._items: dict[int, list[Item]] = {}
         self._rows: list[list[int]] = []
+
+    def _first(self) -> Runs:
+        """What is known before any block has been bound."""
+        widths = {width: number for number, width in enumerate(self.machine.banks, 2)}
+        pitch = {width: bank.strides[0] for width, bank in self.machine.banks.items()}
+        rows = {
+            register: widths[register.width] << AT | row * pitch[register.width]
+            for register, row in self.machine.program.rows.items()
+        }
+        return Runs(rows, (ABSOLUTE, GUARDED, *(("bank", width) for width in widths)))
+
+    def _settle(self, shared: Runs) -> bool:
+        """Find where the bases of a program's runs lie in this machine; whether it has all of them."""
+        self._bases: dict[tuple[Any, ...], int] = {}
+        self._starts: list[int] = []
+        try:
+            for what in shared.bases:
+                self._base(what)
+        except KeyError:
+            return False
+        return True
+
+    def _base(self, what: tuple[Any, ...]) -> int:
+        """The place where something begins. Raises KeyError for special registers that are not one row of lanes."""
+        if what not in self._bases:
+            self._starts.append(self._start(*what))
+            self._bases[what] = len(self._bases)
+        return self._bases[what] << AT
+
+    def _start(self, kind: str, *which: Any) -> int:
+        machine = self.machine
+        if kind == "absolute":
+            return 0
+        if kind == "guarded":
+            return address(machine.trace.guarded)
+        if kind == "bank":
+            return address(machine.banks[which[0]])
+        if kind == "special":
+            values = machine.specials[which[0]]
+            if len(values) != machine.lanes or values.strides != (values.itemsize,):
+                raise KeyError(which[0])
+            return address(values)
+        start, size = which  # a parameter
+        value = machine.param_data[start : start + size].copy().view(f"u{size}")
+        return self._keep(np.full(self.library.piece, value[0], value.dtype))
+
+    def _placed(self, operations: np.ndarray) -> np.ndarray:
+        """Operations as the compiled loops take them, with addresses."""
+        return (operations & ((1 << AT) - 1)) + np.array(self._starts, np.int64)[operations >> AT]
+
+    def items(self, index: int) -> list[Item] | None:
+        """The parts of a block that another machine has bound."""
+        return self._shared.items.get(index)
+
+    def learn(self, index: int, items: list[Item]) -> None:
+        """A block has been bound."""
+        self._items[index] = items
+
+    def share(self) -> None:
+        """Let later machines have what was bound here."""
+        if self._items:
+            shared = self._shared
+            self.machine.program.runs[self._key] = Runs(
+                shared.rows, tuple(self._bases), np.concatenate([shared.operations, *self._new]),
+                {**shared.items, **self._items}, self._constants, tuple(self._lasting),
+            )  # fmt: skip
+
+    def run(self, first: int, count: int) -> tuple[int, int]:
+        """A run that another machine has bound: its address, and how many operations."""
+        return self._known + first * OPERATION * 8, count
 
     def take(self, instruction: Instruction) -> bool:
         """Return whether it was added to the run that is being collected."""
@@ -130,20 +230,25 @@ class Straight:
         if rows is None:
             return False
         if instruction.guard is not None:
-            guard, count = self._row_of[instruction.guard], address(self.machine.trace.guarded[instruction.index :])
+            guard = self._shared.rows[instruction.guard]
+            count = self._base(GUARDED) + 8 * instruction.index
             for number, row in enumerate(rows):
                 if number:  # nobody reads how often the second half of an instruction ran
-                    count = self._keep(np.zeros(1, np.int64))
+                    count = self._constant("s64", "nobody's", np.zeros(1, np.int64))
                 row[8:11] = [guard, int(instruction.guard_negated), count]
         self._rows += rows
         return True
 
-    def finish(self) -> tuple[int, int] | None:
-        """Return what was collected: its address, and how many operations; None for nothing."""
+    def finish(self) -> tuple[tuple[int, int], Item] | None:
+        """Return what was collected: its address, and how many operations; and what it is to later machines. None for
+        nothing."""
         if not self._rows:
             return None
         table, self._rows = np.array(self._rows, np.int64), []
-        return self._keep(table), len(table)
+        self._new.append(table)
+        first, count = self._count, len(table)
+        self._count += count
+        return (self._keep(self._placed(table)), count), ("run", first, count)
 
     def _keep(self, array: np.ndarray) -> int:
         """Return the address of an array, which stays there."""
@@ -188,16 +293,16 @@ class Straight:
         start = machine.params[symbol.name] + symbol.offset + where.offset
         if start < 0 or start + size > len(machine.param_data) or to.width != size:
             return None
-        value = machine.param_data[start : start + size].copy().view(f"u{size}")
-        place, zero = self._constant(f"u{size}", value.tobytes(), value), self._zeros
+        place, zero = self._base(("parameter", start, size)), self._zeros
         name = self.library.codes[f"mov{8 * size}"]
-        return [[name, self._row_of[to], place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
+        return [[name, self._shared.rows[to], place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
 
     def _constant(self, kind: str, name: Hashable, value: np.ndarray) -> int:
         """Return where so many equal values lie, of a type and by a name."""
         key = kind, name
         if key not in self._constants:
-            self._constants[key] = self._keep(np.full(self.library.piece, value[0], value.dtype))
+            self._lasting.append(np.full(self.library.piece, value[0], value.dtype))
+            self._constants[key] = address(self._lasting[-1])
         return self._constants[key]
 
     def _vector(self, instruction: Instruction) -> list[list[int]] | None:
@@ -229,12 +334,12 @@ class Straight:
         if not isinstance(to, Register) or TYPE_BYTES[to.kind] != TYPE_BYTES[kinds[0]]:
             return None
         zero = self._zeros  # a missing source is read, and not used: of any size
-        row = [self.library.codes[name], self._row_of[to], zero, zero, zero, 1, 1, 1, 0, 0, 0, table]
+        row = [self.library.codes[name], self._shared.rows[to], zero, zero, zero, 1, 1, 1, 0, 0, 0, table]
         for place, operand, kind in zip(range(2, 1 + len(kinds)), operands[1:], kinds[1:], strict=True):
             if isinstance(operand, Register):
                 if TYPE_BYTES[operand.kind] != TYPE_BYTES[kind]:
                     return None
-                row[place], row[place + 3] = self._row_of[operand], 0
+                row[place], row[place + 3] = self._shared.rows[operand], 0
             elif source := self._source(instruction, operand, kind):
                 row[place], row[place + 3] = source
             else:
@@ -252,6 +357,6 @@ class Straight:
         values: np.ndarray[Any, Any] = machine.source(instruction, operand, kind)
         if isinstance(operand, Immediate):
             return self._constant(kind, operand, values), 1
-        if len(values) != machine.lanes or values.strides != (values.itemsize,) or isinstance(operand, Symbol):
+        if len(values) != machine.lanes or values.strides != (values.itemsize,) or not isinstance(operand, Special):
             return None
-        return address(values), 0
+        return self._base(("special", operand.name)), 0
