@@ -110,11 +110,11 @@ class BulkCopies:
 
     def load(
         self, instruction: Instruction, lane: int, cta: int, units: np.ndarray, data: np.ndarray, barrier: Mbarrier,
-        credited: int, merge: Merge | None = None, rows: Rows | None = None,
+        credited: int, merge: Merge | None = None, rows: Rows | None = None, lent: SharedPattern | None = None,
     ) -> None:  # fmt: skip
         """A copy of `data` [units, bytes of one] into a block starts; it will credit so many bytes to the mbarrier.
 
-        rows: where it reads global memory.
+        rows: where it reads global memory; lent: where it reads shared memory.
         """
         machine, unit = self.machine, data.shape[1]
         machine.mbarriers.events += 1
@@ -123,6 +123,8 @@ class BulkCopies:
         machine.shadow.record(pattern)
         machine.shadow.aimed(pattern, barrier, lane)
         flight = machine.races.bulk_begins(instruction, rows, barrier) if machine.races and rows else None
+        if lent is not None:
+            machine.shadow.bulk_lent(lent, None)
         mark = (cta, instruction, lane)
         self.loads.append(mark)
 
@@ -132,6 +134,8 @@ class BulkCopies:
             machine.shared.initialised[pattern.where] = True
             self.loads.remove(mark)
             machine.shadow.bulk_landed(pattern, barrier)
+            if lent is not None:
+                machine.shadow.bulk_lent(lent, barrier)
             if machine.races:
                 machine.races.bulk_ends(flight)
             machine.mbarriers.complete(instruction, barrier, lane, credited)

@@ -45,10 +45,13 @@ class BulkClocks:
         """Bytes of mbarriers."""
         self.spoiled = False
         """Whether anything but mbarrier's instructions has touched one."""
+        self.lent: tuple[np.ndarray, np.ndarray] | None = None
+        """The same as `column` and `phase`, of bytes that a copy to another block reads: for who writes them."""
         self.used = False
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
+        self.lent = None
         if self.used:
             for table in (self.column, self.phase, self.reading, self.merging):
                 table[:] = 0
@@ -69,6 +72,12 @@ class BulkClocks:
         if writing:
             if self.reading[pattern.where].any():
                 self._being_read(pattern, lanes, self.reading[granules] > 0)
+            if self.lent is not None:
+                cluster, warps = self.shadow.place(lanes)
+                column, phase = (table[granules] for table in self.lent)
+                lent = phase > self.shadow.known[cluster[:, None], warps[:, None], column]
+                if lent.any():
+                    self._being_read(pattern, lanes, lent)
             if not pattern.kind.startswith("bulk_"):
                 self.phase[granules] = 0
 
@@ -142,10 +151,13 @@ class BulkClocks:
         some = busy.any(axis=1)
         at = granule * machine.shared.granule % machine.shared.stride
         verb = WORDS.get(pattern.kind, pattern.kind)
+        copy, why = "store", "its thread has not waited for it"
+        if ".mbarrier" in store.opcode:
+            copy, why = "copy", "nothing has told this warp that the phase of the mbarrier that it completes at is over"
         machine.report(
             "bulk_not_waited",
-            f"{verb} to shared address {at:#x}, which a bulk store still reads: its thread has not waited for it",
-            pattern.instruction, lanes[some], at, {"the_store": machine.reporter.sources.where(store)},
+            f"{verb} to shared address {at:#x}, which a bulk {copy} still reads: {why}",
+            pattern.instruction, lanes[some], at, {f"the_{copy}": machine.reporter.sources.where(store)},
         )  # fmt: skip
 
     def _on_object(self, pattern: SharedPattern, lanes: np.ndarray, live: np.ndarray) -> None:
@@ -176,6 +188,15 @@ class BulkClocks:
         shadow.forget(granules)
         if shadow.products and shadow.products.waited[granules].any():  # to write zeros is to use the memory
             shadow.products.waited[granules] = 0
+
+    def lend(self, pattern: SharedPattern, barrier: Mbarrier | None) -> None:
+        """A copy to another block reads bytes until the current phase of its mbarrier ends; None: it has not come."""
+        if self.lent is None:
+            self.lent = np.zeros_like(self.column), np.zeros_like(self.phase)
+        column, phase = self.lent
+        self.by[pattern.where] = pattern.instruction.index
+        column[pattern.where] = 0 if barrier is None else barrier.column
+        phase[pattern.where] = FLYING if barrier is None else barrier.completed + 1
 
     def comes_with(self, granules: np.ndarray | slice, barrier: Mbarrier, instruction: Instruction) -> None:
         """Bytes come with the current phase of an mbarrier."""

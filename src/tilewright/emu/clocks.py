@@ -112,7 +112,7 @@ class ClockShadow(Knowledge):
             return
         messages = self.messages if kind in ("read", "write", "atomic") else None
         if messages and word.hears:
-            messages.hear(*self._places(pattern))
+            messages.hear(*self._places(pattern), word)
         lanes, warps, known = self._where(pattern)
         granules = pattern.granules
         addresses = np.broadcast_to(pattern.addresses, lanes.shape)
@@ -473,6 +473,10 @@ class ClockShadow(Knowledge):
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
         self.bulk.comes_with(pattern.where, barrier, pattern.instruction)
+
+    def bulk_lent(self, pattern: SharedPattern, barrier: Mbarrier | None) -> None:
+        """A copy to another block reads bytes until the current phase of its mbarrier ends; None: it has not come."""
+        self.bulk.lend(pattern, barrier)
 
     def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
         """Return which lanes' warps do not know that phases of an mbarrier are complete."""

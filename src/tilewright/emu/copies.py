@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine
-    from .mbarriers import Mbarrier
+    from .mbarriers import Delivery, Mbarrier
 
 
 class _Flight:
@@ -29,6 +29,14 @@ class _Flight:
         """No lane has landed yet."""
 
 
+class CopiesArrive(NamedTuple):
+    """An arrival at an mbarrier that waits for the copies of lanes."""
+
+    lanes: np.ndarray
+    barrier: Mbarrier
+    deliver: Delivery
+
+
 class AsyncCopies:
     """The copies of one batch. A thread's group number counts the groups that it has committed."""
 
@@ -38,10 +46,12 @@ class AsyncCopies:
         self.groups = np.zeros(machine.lanes, np.int64)
         self.common: int | None = 0
         """The group of all lanes; None: they differ."""
+        self.arrivals: list[CopiesArrive] = []
 
     def reset(self) -> None:
         """A new batch of blocks starts. Copies of a finished block that nobody waited for never land."""
         self.flights.clear()
+        self.arrivals.clear()
         self.groups[:] = 0
         self.common = 0
 
@@ -92,6 +102,11 @@ class AsyncCopies:
         mine = np.zeros(self.machine.lanes, bool)
         mine[lanes] = True
         return [flight for flight in self.flights if (self._own(flight, mine) & flight.waiting).any()]
+
+    def arrivals_of(self, lanes: np.ndarray, barrier: Mbarrier) -> list[CopiesArrive]:
+        """The arrivals of some of the lanes at other mbarriers that have yet to come."""
+        self.arrivals = [one for one in self.arrivals if one.deliver in one.barrier.deliveries]
+        return [one for one in self.arrivals if one.barrier is not barrier and np.isin(one.lanes, lanes).any()]
 
     @staticmethod
     def _own(flight: _Flight, mine: np.ndarray) -> np.ndarray:

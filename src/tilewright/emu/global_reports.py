@@ -43,7 +43,8 @@ class RaceReports:
         block = machine.block_at(cta)
         where = machine.memory.describe(clash.address)
         whose = f"block {block}"
-        if clash.inside and cta == int(machine.cta_of_lane[clash.lanes[0]]) + machine.first_cta:
+        far = cta != int(machine.cta_of_lane[clash.lanes[0]]) + machine.first_cta
+        if clash.inside and not far:
             same_warp = thread // 32 == int(machine.warp_of_lane[clash.lanes[0]])
             whose = f"lane {thread % 32} of the same warp" if same_warp else f"warp {thread // 32} of the same block"
         details: dict[str, Any] = {

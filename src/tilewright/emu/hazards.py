@@ -53,7 +53,8 @@ KINDS = {
     "shuffle_source": "Read only from lanes that run the shuffle: a block of fewer than 32 threads needs a smaller "
     "offset, and lanes that return early take no part.",
     "bulk_not_waited": "Put cp.async.bulk.wait_group.read into the thread that committed the bulk store (groups belong "
-    "to threads), then a barrier, before its bytes of shared memory are written or the thread ends.",
+    "to threads), then a barrier, before its bytes of shared memory are written or the thread ends; what is copied to "
+    "another block is free once that block tells of the phase.",
     "bulk_exit": "Put cp.async.bulk.wait_group.read 0 before the end of the thread that committed the store.",
     "bulk_operand": "Bulk copies take sizes and addresses that are multiples of 16 bytes, and one block's memory.",
     "tensor_map": "Pass a tilewright TensorMap as a `const __grid_constant__ CUtensorMap` parameter.",

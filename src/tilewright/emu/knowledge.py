@@ -21,6 +21,13 @@ COLUMNS = 32
 """mbarriers of a cluster for which there is room at first."""
 
 
+def _newer(before: np.ndarray | None, news: np.ndarray) -> np.ndarray:
+    """Return news, by now of what is known by either; they have as many columns or more."""
+    if before is not None:
+        np.maximum(news[: len(before)], before, out=news[: len(before)])
+    return news
+
+
 class Knowledge(Shadow):
     """A table of who knows what; clocks.py adds what accesses need to know."""
 
@@ -70,10 +77,7 @@ class Knowledge(Shadow):
             done = self.known[cluster, warps].max(axis=0)
             self.known[cluster, warps, warps] += 1
         self._own = None
-        if before is None:
-            return done
-        done[: len(before)] = np.maximum(done[: len(before)], before)
-        return done
+        return _newer(before, done)
 
     def _learn(self, warps: np.ndarray, news: np.ndarray | None) -> None:
         """Warps of the batch, of one cluster, take over knowledge."""
@@ -139,13 +143,31 @@ class Knowledge(Shadow):
 
     # mbarriers
 
-    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
-        """Lanes hand on what they know."""
+    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
+        """Lanes hand on what they know. `narrow`: to their own block, in so many words."""
+        size = self.machine.cluster_size
         for some in self._by_cluster(lanes):
-            cluster = self.place(some[:1])[0][0]
-            if cluster == barrier.cta // self.machine.cluster_size:
-                self.told_by(some)
-                barrier.handed = self._join(some, barrier.handed)
+            if self.place(some[:1])[0][0] != barrier.cta // size:
+                continue
+            own = some if size == 1 else some[self.machine.cta_of_lane[some] == barrier.cta]
+            if len(own):
+                self.told_by(own)
+                done = self._join(own, None)
+                if size > 1:
+                    barrier.near = _newer(barrier.near, done.copy())
+                barrier.handed = _newer(barrier.handed, done)
+            if len(own) < len(some) and not narrow:
+                others = some[self.machine.cta_of_lane[some] != barrier.cta]
+                self.told_by(others)
+                barrier.handed = self._join(others, barrier.handed)
+
+    def comes_too(self, barrier: Mbarrier, other: Mbarrier) -> None:
+        """Who sees the phase of an mbarrier complete knows of the copies of another one's."""
+        done = np.zeros(self.known.shape[2], np.int32)
+        done[other.column] = other.completed + 1
+        if self.machine.cluster_size > 1:
+            barrier.near = _newer(barrier.near, done.copy())
+        barrier.handed = _newer(barrier.handed, done)
 
     def told_by(self, lanes: np.ndarray) -> None:
         """Lanes hand on what their warps have done: clocks.py keeps for whom they cannot speak."""
@@ -160,17 +182,16 @@ class Knowledge(Shadow):
 
     def completed(self, barrier: Mbarrier) -> None:
         """A phase of an mbarrier is complete."""
-        width = self.known.shape[2]
-        news = np.zeros(width, np.int32)
-        if barrier.handed is not None:
-            news[: len(barrier.handed)] = barrier.handed
-        news[barrier.column] = barrier.completed
-        barrier.handed = barrier.published = news
+        done = np.zeros(self.known.shape[2], np.int32)
+        done[barrier.column] = barrier.completed
+        if self.machine.cluster_size > 1:
+            barrier.near = barrier.published_near = _newer(barrier.near, done.copy())
+        barrier.handed = barrier.published = _newer(barrier.handed, done)
 
-    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
-        """Lanes have seen that a phase is complete."""
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
+        """Lanes have seen that a phase is complete. `narrow`: they listen to their own block, in so many words."""
         warps = np.unique(lanes // 32)
-        self._learn(warps, barrier.published)
+        self._learn(warps, barrier.published_near if narrow and self.machine.cluster_size > 1 else barrier.published)
         self.machine.meetings.whole(warps)
 
     # Clusters

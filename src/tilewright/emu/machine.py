@@ -366,8 +366,15 @@ class Machine(MachineOperands):
         items = operand.items if isinstance(operand, Vector) else (operand,)
         return any(isinstance(item, Register) and item in self.program.readers for item in items)
 
-    def meet(self, named: np.ndarray | None) -> None:
-        """Let active lanes of each warp come together. `named`: member masks, one per lane or for all (None: all)."""
+    def meet(self, named: np.ndarray | None, who: np.ndarray | None = None) -> None:
+        """Let active lanes, or those marked in `who`, of each warp come together. `named`: member masks, one per lane
+        or for all (None: all)."""
+        if who is not None:
+            active = self.mask
+            self.set_mask(who)
+            self.meet(named)
+            self.set_mask(active)
+            return
         members = None
         if named is not None:
             members = np.broadcast_to(named, (self.lanes,)).astype(np.uint32)

@@ -54,6 +54,9 @@ class Mbarrier:
     """What those that have arrived know."""
     published: np.ndarray | None = None
     """The same as of the last completed phase."""
+    near: np.ndarray | None = None
+    published_near: np.ndarray | None = None
+    """Both of those of the object's own block."""
     deliveries: list[Delivery] = field(default_factory=list)
     uses: dict[int, tuple[int, Instruction]] = field(default_factory=dict)
     """Warp of the cluster -> when it last used it, by its own clock, and how; in kernels that end mbarriers."""

@@ -3,7 +3,7 @@
 The vector clocks of clocks.py, handed on at places in global or shared memory: a strong store or an atomic hands on
 what its warp knew at its last fence (or, if it is a release, knows now), a strong load or an atomic whose old value is
 used takes that over. Of the reader no fence is asked. Beside what is known stands what would be if no fence were
-missing.
+missing. To the other blocks of a cluster only fences, releases and acquires of a scope that reaches them say anything.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Word:
     """It is a fence for what came before."""
     updates: bool = False
     """It stores what was read at the same place, changed, and is no atomic."""
+    narrow: bool = False
+    """Its scope is its own block."""
 
 
 @lru_cache(maxsize=64)
@@ -54,17 +56,17 @@ def _word_of(instruction: Instruction, program: Code) -> Word:
     head, *parts = instruction.opcode.split(".")
     if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
         return _NOTHING
-    releases = bool({"release", "acq_rel"} & set(parts))
+    releases, narrow = bool({"release", "acq_rel"} & set(parts)), "cta" in parts
     if head in ("atom", "red"):
         to = instruction.operands[:1] if head == "atom" else ()
         items = [item for operand in to for item in (operand.items if isinstance(operand, Vector) else (operand,))]
         used = any(isinstance(item, Register) and item in program.readers for item in items)
-        return Word(ATOMIC, used, True, releases)
+        return Word(ATOMIC, used, True, releases, narrow=narrow)
     strength = STRONG if {"relaxed", "acquire", "release", "mmio"} & set(parts) else PLAIN
     strength = VOLATILE if "volatile" in parts else strength
     if head == "ld" or strength == PLAIN:
-        return Word(strength, strength > PLAIN)
-    return Word(strength, False, True, releases, own_load(program, instruction) is not None)
+        return Word(strength, strength > PLAIN, narrow=narrow)
+    return Word(strength, False, True, releases, own_load(program, instruction) is not None, narrow)
 
 
 @lru_cache(maxsize=64)
@@ -79,6 +81,19 @@ def passed(program: Code) -> bool:
     return tell and any(word.hears for word in words)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one knows, and would know, who hears a place; in clusters also what those of block `cta` of it know."""
+
+    known: np.ndarray
+    heard: np.ndarray
+    near: np.ndarray | None = None
+    cta: int = -1
+
+
+_NOTHING_TOLD = Told(np.zeros(0, np.int32), np.zeros(0, np.int32))
+
+
 class Messages:
     """The messages of one batch."""
 
@@ -90,50 +105,67 @@ class Messages:
         """A new batch of blocks starts."""
         self.fenced = np.zeros_like(self.shadow.known)
         """What each warp knew at its last fence."""
+        self.far = self.fenced if self.shadow.machine.cluster_size == 1 else self.fenced.copy()
+        """The same of fences that reach the other blocks of its cluster."""
         self.heard = np.zeros_like(self.shadow.order)
         """What each warp would know of warps if no fence were missing."""
-        self.places: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
-        """(cluster, place) -> what one knows, and would know, who hears it."""
+        self.places: dict[Hashable, Told] = {}
+        """(cluster, place) -> what was told there."""
 
     @property
     def overflowed(self) -> bool:
         """Return whether there are too many places to follow."""
         return len(self.places) > MOST_PLACES
 
-    def fence(self, lanes: np.ndarray) -> None:
-        """Lanes run a fence of memory."""
+    def fence(self, lanes: np.ndarray, narrow: bool = False) -> None:
+        """Lanes run a fence of memory. `narrow`: its scope is their own block."""
         for cluster, warp in self._warps(lanes):
             known = self.shadow.known[cluster, warp]
-            if self.fenced.shape != self.shadow.known.shape:
-                self.fenced = np.pad(self.fenced, ((0, 0), (0, 0), (0, len(known) - self.fenced.shape[2])))
+            more = len(known) - self.fenced.shape[2]
+            if more:
+                apart = self.far is not self.fenced
+                self.fenced = np.pad(self.fenced, ((0, 0), (0, 0), (0, more)))
+                self.far = np.pad(self.far, ((0, 0), (0, 0), (0, more))) if apart else self.fenced
             self.fenced[cluster, warp] = known
+            if not narrow:
+                self.far[cluster, warp] = known
             self.shadow.step_on(cluster, warp)
 
-    def hear(self, lanes: np.ndarray, places: np.ndarray) -> None:
+    def hear(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes read places."""
         for cluster, warp, place in self._each(lanes, places):
-            self._hear(cluster, warp, place)
+            self._hear(cluster, warp, place, word)
 
-    def _hear(self, cluster: int, warp: int, place: int) -> None:
-        known, heard = self.places.setdefault((cluster, place), (np.zeros(0, np.int32), np.zeros(0, np.int32)))
-        for mine, news in ((self.shadow.known[cluster, warp], known), (self.heard[cluster, warp], heard)):
+    def _hear(self, cluster: int, warp: int, place: int, word: Word) -> None:
+        told, here = self.places.setdefault((cluster, place), _NOTHING_TOLD), self._block(warp)
+        known = told.known
+        if told.near is not None and (word.narrow or told.cta == here):
+            known = told.near if told.cta == here else _NOTHING_TOLD.known
+        for mine, news in ((self.shadow.known[cluster, warp], known), (self.heard[cluster, warp], told.heard)):
             np.maximum(mine[: len(news)], news, out=mine[: len(news)])
 
     def tell(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes write places, one after another: over what was told there, or, by an atomic, besides that."""
-        shadow = self.shadow
+        shadow, clusters = self.shadow, self.far is not self.fenced
         for cluster, warp, place in self._each(lanes, places):
             if word.hears:
-                self._hear(cluster, warp, place)
-            now = shadow.known[cluster, warp]
-            known = (now if word.releases else self.fenced[cluster, warp]).copy()
+                self._hear(cluster, warp, place, word)
+            now, here = shadow.known[cluster, warp], self._block(warp)
+            known = (now if word.releases and not (word.narrow and clusters) else self.far[cluster, warp]).copy()
+            near = (now if word.releases else self.fenced[cluster, warp]).copy() if clusters else None
             heard = np.maximum(self.heard[cluster, warp], now[: shadow.warps])
             before = self.places.get((cluster, place))
             if before is not None and word.strength == ATOMIC:
-                for mine, old in zip((known, heard), before, strict=True):
-                    np.maximum(mine[: len(old)], old, out=mine[: len(old)])
-            self.places[cluster, place] = known, heard
+                around = before.near if before.cta == here else before.known
+                for mine, old in ((known, before.known), (heard, before.heard), (near, around)):
+                    if mine is not None and old is not None:
+                        np.maximum(mine[: len(old)], old, out=mine[: len(old)])
+            self.places[cluster, place] = Told(known, heard, near, here)
             shadow.step_on(cluster, warp)
+
+    def _block(self, warp: int) -> int:
+        """The block of a cluster that a warp of it belongs to."""
+        return warp // self.shadow.machine.warps_per_cta
 
     def tell_plainly(self, lanes: np.ndarray, places: np.ndarray) -> None:
         """Plain stores: they tell something where others listen."""

@@ -248,21 +248,29 @@ class ProxyFences(Shadow):
         """Lanes use an mbarrier."""
         self.inner.touched(barrier, lanes, instruction, later=later)
 
-    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
         """Lanes arrive at an mbarrier."""
-        self.inner.released(barrier, lanes)
+        self.inner.released(barrier, lanes, narrow)
+
+    def comes_too(self, barrier: Mbarrier, other: Mbarrier) -> None:
+        """The copies that another mbarrier tells of have come with those that this one tells of."""
+        self.inner.comes_too(barrier, other)
 
     def completed(self, barrier: Mbarrier) -> None:
         """A phase of an mbarrier is complete."""
         self.inner.completed(barrier)
 
-    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
         """Lanes have seen that a phase is complete."""
-        self.inner.acquired(barrier, lanes)
+        self.inner.acquired(barrier, lanes, narrow)
 
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes."""
         self.inner.bulk_landed(pattern, barrier)
+
+    def bulk_lent(self, pattern: SharedPattern, barrier: Mbarrier | None) -> None:
+        """A copy to another block reads bytes."""
+        self.inner.bulk_lent(pattern, barrier)
 
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""

@@ -62,7 +62,9 @@ class Scheduler:
         """Basic blocks that the batch has run."""
         self._turn = 0
         self._apart = np.zeros(n, bool)
-        """Lanes that need not wait any more for the others of their warps, who cannot come."""
+        """Lanes that need not wait any more for the others of their warps, who cannot come or have come elsewhere."""
+        self.met: np.ndarray | None = None
+        """Lanes that run a __syncwarp() and have met there before, with those at another one."""
         self.watch = Watch(self)
 
     def start(self, born: np.ndarray) -> None:
@@ -204,15 +206,42 @@ class Scheduler:
         return here if self.active else -1
 
     def _let_go(self) -> bool:
-        """Nobody can run: let lanes go that wait for others of their warps at what is a whole warp's work. They run it
-        alone, which is reported. Whether there were any.
+        """Nobody can run: let lanes go that wait for one another at different __syncwarp(), or else for others of their
+        warps at what is a whole warp's work. These run it alone, which is reported. Whether there were any.
         """
         blocks = self.machine.program.blocks
+        if self._meet_elsewhere():
+            return True
         waiting = [k for k in np.unique(self.joining).tolist() if k >= 0 and blocks[k].warp]
         lanes = np.isin(self.joining, waiting)
         self._apart |= lanes
         self.key[lanes] = self.joining[lanes]
         return bool(waiting)
+
+    def _meet_elsewhere(self) -> bool:
+        """Let lanes go that wait at bar.warp.sync, not all at the same one, if all that their masks name are there.
+
+        PTX asks for the same mask, not for the same instruction.
+        """
+        machine, instructions = self.machine, self.machine.program.instructions
+        masks = np.zeros(machine.lanes, np.uint32)
+        for k in np.unique(self.joining).tolist():
+            block = machine.program.blocks[k]
+            if k >= 0 and instructions[block.start].opcode.startswith("bar.warp.sync"):
+                members = machine.source(instructions[block.start], block.member_mask, "b32")
+                np.copyto(masks, members, where=self.joining == k)
+        lane = np.arange(machine.lanes)
+        same = masks.reshape(-1, 1, 32) == masks.reshape(-1, 32, 1)
+        here = (same << lane[:32].astype(np.uint32)).sum(axis=2, dtype=np.uint32).reshape(-1)
+        alive = np.repeat((self.live.reshape(-1, 32) << lane[:32].astype(np.uint32)).sum(axis=1, dtype=np.uint32), 32)
+        going = (masks >> (lane % 32).astype(np.uint32) & 1 != 0) & (masks & alive & ~here == 0)
+        if not going.any():
+            return False
+        masks[~going] = 0
+        machine.meet(masks, going)
+        self._apart |= going
+        self.key[going] = self.joining[going]
+        return True
 
     def _join(self, here: int, mask: np.ndarray) -> np.ndarray:
         """Lanes at a warp-wide instruction run once all lanes that their member mask names have come, or all of the
@@ -236,7 +265,9 @@ class Scheduler:
             wanted = np.bitwise_or.reduce(wanted, axis=1)
             wanted_lanes = (wanted[:, None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
             missing = (wanted_lanes & self.live.reshape(-1, 32) & ~mask.reshape(-1, 32)).any(axis=1)
-            held = mask & np.repeat(missing, 32)
+            held = mask & np.repeat(missing, 32) & ~self._apart
+            self.met = mask & self._apart
+            self._apart[self.met] = False
         self.joining[mask] = -1
         self.joining[held] = here
         self.parked_at[held] = block.start

@@ -97,13 +97,16 @@ class Shadow:
     def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier; `later`: what they start will, and whoever waits for it knows that it has."""
 
-    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
         """Lanes arrive at an mbarrier."""
+
+    def comes_too(self, barrier: Mbarrier, other: Mbarrier) -> None:
+        """The copies that another mbarrier tells of have come with those that this one tells of."""
 
     def completed(self, barrier: Mbarrier) -> None:
         """A phase of an mbarrier is complete."""
 
-    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
         """Lanes have seen that a phase is complete."""
 
     def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
@@ -111,6 +114,9 @@ class Shadow:
 
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
+
+    def bulk_lent(self, pattern: SharedPattern, barrier: Mbarrier | None) -> None:
+        """A copy to another block reads bytes until the current phase of its mbarrier ends; None: it has not come."""
 
     def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
         """Return which lanes' warps do not know that phases of an mbarrier are complete."""
@@ -183,10 +189,12 @@ class Shadow:
         what = WORDS.get(other_kind, other_kind)
         what = f"{'an' if what[0] == 'a' else 'a'} {what}"
         verb = WORDS.get(verb, verb)
-        whose = str(other_warp)
+        whose, missing = str(other_warp), {}
         if machine.cluster_size > 1:
             rank, other_warp = divmod(other_warp, machine.warps_per_cta)
             whose = f"{other_warp} of block {rank} of the cluster"
+            if rank != machine.cta_of_lane[lanes[0]] % machine.cluster_size:
+                missing["missing"] = "barrier.cluster, or an arrival at an mbarrier and its wait, both of .cluster scope"
         same = " (the same instruction)" if other is pattern.instruction else ""
         value = ", both of one value" if name == "flag_race" else ""
         machine.report(
@@ -196,6 +204,6 @@ class Shadow:
             pattern.instruction,
             lanes,
             address,
-            {"other_access": machine.reporter.sources.where(other), "other_warp": other_warp},
+            {"other_access": machine.reporter.sources.where(other), "other_warp": other_warp, **missing},
             other,
         )

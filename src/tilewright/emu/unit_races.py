@@ -115,7 +115,7 @@ class UnitRaces:
         cells, lanes = self.races.cells(pattern, start, track)
         places = track.buffer.start + cells[:, 0] * self.races.granule
         if word.hears:
-            messages.hear(lanes, places)
+            messages.hear(lanes, places, word)
         self._look(role, index, pattern, start, track)
         if word.tells:
             messages.tell(lanes, places, word)

@@ -116,6 +116,10 @@ def warp_barrier(machine: Machine, instruction: Instruction) -> Step:
 
     def step() -> None:
         check()
-        machine.meet(named)
+        met, machine.scheduler.met = machine.scheduler.met, None
+        if met is None or not met.any():
+            machine.meet(named)
+        elif (others := machine.scheduler.active_mask() & ~met).any():
+            machine.meet(named, others)
 
     return step

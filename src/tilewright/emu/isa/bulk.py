@@ -12,6 +12,7 @@ from ..machine import Machine
 from ..mbarriers import Mbarrier
 from ..memory import ARENA_BASE
 from ..ptx import Immediate, Instruction, Operand
+from ..shared_memory import SharedPattern
 from .atomics import update_of
 from .mbarrier import Places
 from .registry import Step, dtype_of, executes
@@ -223,7 +224,7 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
 
     def step() -> None:
         for lane in active_lanes(machine).tolist():
-            nbytes, rows = sizes(lane), None
+            nbytes, rows, lent = sizes(lane), None, None
             found = where.at(lane, nbytes) if nbytes else None
             if not nbytes or found is None:
                 continue
@@ -241,25 +242,27 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
                 start_at = near.at(lane, nbytes)
                 if start_at is None:
                     continue
-                data = _read_now(machine, instruction, lane, start_at[1], nbytes)
+                data, lent = _read_now(machine, instruction, lane, start_at[1], nbytes)
             site.requests += 1
             site.bytes += nbytes
             units = address // UNIT + np.arange(nbytes // UNIT)
             for block, barrier in arrivals.of(lane, cta):
-                machine.bulk.load(instruction, lane, block, units, data, barrier, nbytes, merge, rows)
+                machine.bulk.load(instruction, lane, block, units, data, barrier, nbytes, merge, rows, lent)
                 rows = None
 
     return step
 
 
-def _read_now(machine: Machine, instruction: Instruction, lane: int, address: int, nbytes: int) -> np.ndarray:
-    """The bytes of the lane's own block that are copied to a peer, judged as a bulk store's read."""
+def _read_now(
+    machine: Machine, instruction: Instruction, lane: int, address: int, nbytes: int
+) -> tuple[np.ndarray, SharedPattern]:
+    """The bytes of the lane's own block that are copied to a peer, judged as a bulk store's read; and which they are."""
     units = address // UNIT + np.arange(nbytes // UNIT)
     pattern = machine.bulk.pattern("bulk_read", instruction, lane, int(machine.cta_of_lane[lane]), units)
     machine.shadow.record(pattern)
     machine.shadow.bulk_read_done(pattern)
     memory = machine.shared.data.reshape(-1, UNIT)
-    return memory[int(machine.cta_of_lane[lane]) * machine.shared.stride // UNIT + units]
+    return memory[int(machine.cta_of_lane[lane]) * machine.shared.stride // UNIT + units], pattern
 
 
 @executes(

@@ -138,13 +138,13 @@ def fence(machine: Machine, instruction: Instruction) -> Step:
     "membar{.cta|}", "fence{.acq_rel|.sc|.release|}{.cta|.cluster|}", kind="control", destination="none"
 )  # fmt: skip
 def block_fence(machine: Machine, instruction: Instruction) -> Step:
-    """The same for the warps of a block."""
-    messages = machine.shadow.messages
+    """The same for the warps of a block, or of a cluster."""
+    messages, narrow = machine.shadow.messages, not instruction.opcode.endswith(".cluster")
     if messages is None:
         return lambda: None
 
     def step() -> None:
         lanes = machine.lane_list()
-        messages.fence(np.arange(machine.lanes) if lanes is None else lanes)
+        messages.fence(np.arange(machine.lanes) if lanes is None else lanes, narrow)
 
     return step

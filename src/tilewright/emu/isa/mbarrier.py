@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..copies import CopiesArrive
 from ..machine import Machine
 from ..mbarriers import MOST, PENDING_BITS, Mbarrier
 from ..operands import WINDOWS
@@ -133,6 +134,7 @@ def arrive(machine: Machine, instruction: Instruction) -> Step:
     given = _values(machine, instruction, rest[0]) if rest else None
     expects, drop, whole = bool(fields.get("tx")), fields["op"] == "arrive_drop", not fields.get("part")
     releases = fields.get("order") != ".relaxed"
+    narrow = ".cta." in instruction.opcode
     objects = machine.mbarriers
 
     def step() -> None:
@@ -140,7 +142,7 @@ def arrive(machine: Machine, instruction: Instruction) -> Step:
             states = []
             for some in objects.by_phase(barrier, lanes):
                 if releases:
-                    machine.shadow.released(barrier, some)
+                    machine.shadow.released(barrier, some, narrow)
                 for lane in some.tolist():
                     if expects and given is not None:
                         objects.expect(instruction, barrier, lane, int(given[lane]))
@@ -190,12 +192,13 @@ def wait(machine: Machine, instruction: Instruction) -> Step:
     guard = None if instruction.guard is None else machine.row(instruction.guard)
     scheduler, objects, resume = machine.scheduler, machine.mbarriers, machine.following(instruction)
     acquires = fields["order"] != ".relaxed" and matters(machine.program, to)
+    narrow = ".cta." in instruction.opcode
 
     def answer(barrier: Mbarrier, lanes: np.ndarray, done: bool) -> None:
         """Tell lanes whether the phase is complete. Those who do not look at the answer know nothing."""
         put(np.full(len(lanes), done), lanes)
         if done and acquires:
-            machine.shadow.acquired(barrier, lanes)
+            machine.shadow.acquired(barrier, lanes, narrow)
 
     objects.answers[instruction.index] = answer
 
@@ -276,13 +279,21 @@ def copies_arrive(machine: Machine, instruction: Instruction) -> Step:
                         f"{barrier.pending} pending arrivals, at shared address {barrier.address:#x}",
                         instruction, lanes, barrier.address,
                     )  # fmt: skip
-            flights = machine.copies.of(lanes)
+            flights, earlier = machine.copies.of(lanes), machine.copies.arrivals_of(lanes, barrier)
 
-            def deliver(barrier: Mbarrier, lanes: np.ndarray = lanes, flights: list = flights) -> None:
+            def deliver(
+                barrier: Mbarrier, lanes: np.ndarray = lanes, flights: list = flights, earlier: list = earlier
+            ) -> None:
+                for one in earlier:  # what they tell of is among these copies, and comes with them
+                    if one.deliver in one.barrier.deliveries:
+                        machine.shadow.comes_too(barrier, one.barrier)
+                        one.barrier.deliveries.remove(one.deliver)
+                        one.deliver(one.barrier)
                 machine.copies.land(flights, lanes, barrier)
                 for lane in lanes.tolist():
                     objects.arrive(instruction, barrier, lane, 1)
 
             barrier.deliveries.append(deliver)
+            machine.copies.arrivals.append(CopiesArrive(lanes, barrier, deliver))
 
     return step
