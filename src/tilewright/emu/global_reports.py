@@ -12,12 +12,14 @@ from .global_words import (
     WRITE,
     Role,
     constant_stored,
+    counts,
     kept,
     looks_before_an_atomic,
     own_load,
     stored_back,
 )
 from .ptx import Instruction
+from .uses import one_value
 
 if TYPE_CHECKING:
     from .global_races import GlobalRaces
@@ -63,6 +65,7 @@ class RaceReports:
             details["missing"] = "a __syncthreads() between the warp of this block that was told of it and this access"
         if name == "lost_update":
             what = f"{'looks at' if role.looks else 'reads, changes'} and stores, without an atomic,"
+            what = "swaps once, and nobody asks whether it did," if ".cas." in instruction.opcode else what
         else:
             what = f"{role.verb(kind)} of {role.nbytes} bytes at"
         ordered = "nothing orders the two"
@@ -93,6 +96,8 @@ class RaceReports:
                 return "lost_update"
             if loads and not clash.inside and any(kept(program, load) for load in loads):
                 return "global_race"
+            if stores and any(counts(program, i) for i in (instruction, clash.other)):
+                return "global_race"  # what the atomic adds is lost
             if loads and clash.inside:  # the count of a block, read where a barrier is missing
                 return "flag_race" if looks_before_an_atomic(program, loads[0]) else "global_race"
             if READ in pair or all(constant_stored(program, store) for store in stores) or held:
@@ -101,7 +106,8 @@ class RaceReports:
         if changed and all(stored_back(program, load) for load in loads):
             return "lost_update"
         flag = READ in pair and constant_stored(program, stores[0]) and not any(kept(program, load) for load in loads)
-        if same or flag or held:
+        constant = all((one_value(program, store.index) or ("",))[0].startswith("constant") for store in stores)
+        if same or flag or (held and (loads or constant)):
             return "flag_race"
         return "lane_race" if self.one_warp(clash) else "global_race"
 

@@ -145,13 +145,14 @@ def _registers(operand: Operand) -> list[Register]:
 
 def _stored(instruction: Instruction, program: Code) -> tuple[Operand, Operand] | None:
     """The place and the value of a store, or of an atomic that changes nothing for sure: an exchange, which overwrites
-    what others have stored, or a compare-and-swap of which nobody asks whether it has swapped."""
+    what others have stored, or a compare-and-swap whose answer is compared with nothing: nobody asks whether it has
+    swapped."""
     parts, operands = instruction.opcode.split("."), instruction.operands
     if parts[0] == "st" and len(operands) > 1:
         return operands[0], operands[1]
     if parts[0] != "atom" or not {"exch", "cas"} & set(parts):
         return None
-    asked = "cas" in parts and any(register in program.readers for register in _registers(operands[0]))
+    asked = "cas" in parts and reaches(program, instruction.index, _COMPARING, later=True)
     return None if asked else (operands[1], operands[-1])
 
 
@@ -167,6 +168,8 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
     if stored is None or not isinstance(stored[0], Memory):
         return None
     wanted = set(_registers(stored[1]))
+    if store.opcode.startswith("atom") and "cas" in store.opcode.split("."):
+        wanted |= set(_registers(store.operands[2]))  # what it expects to find
     for index in range(store.index - 1, max(store.index - BACK, -1), -1):
         instruction = program.instructions[index]
         reads, writes, _ = program.effects(index)
@@ -224,6 +227,18 @@ def kept(program: Code, load: Instruction) -> bool:
         else:
             held -= set(writes)
     return False
+
+
+def counts(program: Code, instruction: Instruction) -> bool:
+    """Return whether an atomic adds something to what it finds; to add 0 is to look."""
+    parts = instruction.opcode.split(".")
+    if parts[0] not in ("atom", "red") or not {"add", "inc", "dec", "xor"} & set(parts):
+        return False
+    by = instruction.operands[-1]
+    if isinstance(by, Register) and len(made := writers(program).get(by, [])) == 1:
+        mov = program.instructions[made[0]]
+        by = mov.operands[1] if mov.opcode.startswith("mov.") else by
+    return not isinstance(by, Immediate) or bool(by.bits)
 
 
 def looks_before_an_atomic(program: Code, load: Instruction) -> bool:

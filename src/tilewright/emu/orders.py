@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NOWHERE = np.iinfo(np.int32).max
 MOST_CLASSES = 4
+EAGER, IMPATIENT = (0.5, 0.0, 0.05), (0.0, 0.9, 0.5)
+"""How likely a copy comes at any moment, and a wait that could be fulfilled is told "not yet": each pair in nine orders
+that follow one another."""
 ALIGNED = re.compile(r"(ld|st|mov)matrix\.|w?g?mma\.|setmaxnreg|barrier\.cluster")
 """Instructions that all lanes of a warp run together."""
 _BARRIER = re.compile(r"bar\.(cta\.)?(sync|arrive|red)|barrier\.(cta\.)?(sync|arrive|red).*\.aligned")
@@ -58,8 +61,7 @@ class Order:
         """A new batch: draw how its orders are made."""
         self._aligned = any(map(_together, machine.program.instructions))
         self._patience = int(self._random.choice([2, 12, 80, 500]))
-        self._eager = float(self._random.choice([0.0, 0.05, 0.5]))
-        self._impatient = float(self._random.choice([0.0, 0.5, 0.9]))
+        self._eager, self._impatient = EAGER[self.number % 3], IMPATIENT[self.number // 3 % 3]
         self._draw(machine)
 
     def _draw(self, machine: Machine) -> None:

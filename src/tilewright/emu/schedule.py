@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .absent import Absent
 from .block_barriers import BlockBarriers
 from .compiled import address
 from .endless import FAIR_EVERY, Watch
@@ -66,6 +67,7 @@ class Scheduler:
         self.met: np.ndarray | None = None
         """Lanes that run a __syncwarp() and have met there before, with those at another one."""
         self.watch = Watch(self)
+        self.absent = Absent(self)
 
     def start(self, born: np.ndarray) -> None:
         """A new batch: the lanes `born` stand at the first block."""
@@ -77,6 +79,7 @@ class Scheduler:
         self._apart[:] = False
         self.barriers.reset()
         self.watch.reset()
+        self.absent.reset()
         self.ran = self.picks = self._turn = 0
         self.fair = FAIR_EVERY
         self._set_live(born.copy())
@@ -264,10 +267,11 @@ class Scheduler:
             wanted = np.where(mask, np.broadcast_to(members, mask.shape), 0).reshape(-1, 32)
             wanted = np.bitwise_or.reduce(wanted, axis=1)
             wanted_lanes = (wanted[:, None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
-            missing = (wanted_lanes & self.live.reshape(-1, 32) & ~mask.reshape(-1, 32)).any(axis=1)
-            held = mask & np.repeat(missing, 32) & ~self._apart
+            missing = wanted_lanes & self.live.reshape(-1, 32) & ~mask.reshape(-1, 32)
+            held = mask & np.repeat(missing.any(axis=1), 32) & ~self._apart
             self.met = mask & self._apart
             self._apart[self.met] = False
+            self.absent.wait(here, missing.reshape(-1), mask & ~held)
         self.joining[mask] = -1
         self.joining[held] = here
         self.parked_at[held] = block.start
@@ -323,6 +327,8 @@ class Scheduler:
         machine = self.machine
         if machine.products:
             machine.products.leave(leaving)
+        if self.absent.any:
+            self.absent.leave(leaving)
         before = self.running()
         self._set_live(self.live & ~leaving)
         after = self.running()

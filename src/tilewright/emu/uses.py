@@ -57,18 +57,33 @@ def _used(program: Code, item: Operand, after: int, end: int, size: int, offset:
     return found
 
 
-def reaches(program: Code, index: int, heads: str | tuple[str, ...]) -> bool:
+def reaches(program: Code, index: int, heads: str | tuple[str, ...], *, later: bool = False) -> bool:
     """Return whether the result of an instruction, or what is made of it, may come to an instruction whose opcode
-    starts so: wherever it goes, in loops too."""
+    starts so: wherever it goes, in loops too. `later`: to one that can be run after it."""
     held, seen = list(program.effects(index).writes), set[int]()
+    first = _first_after(program, index) if later else 0
     while held:
         for reader in program.readers.get(held.pop(), ()):
+            if reader < first:
+                continue
             if program.instructions[reader].opcode.startswith(heads):
                 return True
             if reader not in seen:
                 seen.add(reader)
                 held += program.effects(reader).writes
     return False
+
+
+def _first_after(program: Code, index: int) -> int:
+    """The first instruction that may be run after one: the next, or where a loop around it begins."""
+    entry, first = program.entry, index + 1
+    for instruction in program.instructions[index:]:
+        targets = [entry.labels.get(op.name, first) for op in instruction.operands if isinstance(op, Symbol)]
+        if instruction.opcode.startswith("brx"):
+            targets.append(0)
+        if instruction.opcode.startswith("br"):
+            first = min([first, *targets])
+    return first
 
 
 def passed_on(program: Code, load: Instruction) -> bool:
