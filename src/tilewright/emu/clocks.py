@@ -18,6 +18,7 @@ from .memory import sparse_zeros
 from .messages import STRONG, VOLATILE, Messages, passed, words_of
 from .product_hazards import ProductClocks
 from .ptx import Instruction
+from .shadow import WORDS
 from .shared_memory import SharedPattern
 from .uses import one_value
 
@@ -60,11 +61,13 @@ class ClockShadow(Knowledge):
         """Judges lanes of one warp, where they cannot pass one another messages."""
         self.stored_at = np.full(machine.lanes, -1, np.int64)
         """The time of each lane's last plain store, by the meetings."""
+        self.loaded_at = np.full(machine.lanes, -1, np.int64)
+        """The same of plain loads, but for those that all lanes of a warp run together."""
         self.stored = False
-        """Whether there was any."""
+        """Whether there was any store or load of these."""
         self.alone: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
         """(cluster, warp, clock) -> of an arrival at an mbarrier by a part of a warp: which lanes arrived, and when the
-        warp had last come together. What the others have stored since then is not told."""
+        warp had last come together. What the others have done since then is not told."""
         self.unfenced: list[Mbarrier] = []
         """mbarriers that no fence.mbarrier_init has followed yet."""
         self.fenced: list[Mbarrier] = []
@@ -82,7 +85,7 @@ class ClockShadow(Knowledge):
         self.fenced.clear()
         self.alone.clear()
         self._after.clear()
-        self.stored_at[:] = -1
+        self.stored_at[:] = self.loaded_at[:] = -1
         self.stored = False
         if self.used:  # else they are as they were made, and to write them is to use the memory
             self.forget(np.flatnonzero(self.noted))
@@ -108,6 +111,8 @@ class ClockShadow(Knowledge):
         """Check an access against what came before it, then note it."""
         self.used = True
         word, kind = self.words[pattern.instruction.index], pattern.kind
+        if kind == "bulk_write" and self.alone and self.lanes:
+            self._told_alone(pattern, *self._where(pattern))
         if kind in ("bulk_write", "tensor") and not word.updates and self._by_loops(pattern):
             return
         messages = self.messages if kind in ("read", "write", "atomic") else None
@@ -141,12 +146,12 @@ class ClockShadow(Knowledge):
         if word.updates:
             self._lost(pattern, known, lanes, warps, addresses)
         if self.lanes and kind in ("read", "write", "atomic", "copy", "bulk_read"):
-            if kind == "read" and self.alone:
+            if self.alone and kind != "bulk_read":
                 self._told_alone(pattern, lanes, warps, known)
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
-            if kind == "write":
+            if kind == "write" or (kind == "read" and not self.lanes.together[pattern.instruction.index]):
                 self.stored = True
-                self.stored_at[lanes] = self.machine.meetings.time
+                (self.stored_at if kind == "write" else self.loaded_at)[lanes] = self.machine.meetings.time
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
             return
@@ -181,7 +186,7 @@ class ClockShadow(Knowledge):
             warps, places = lanes // 32, np.ascontiguousarray(granules, np.int64)
             where = address(places), *granules.shape, address(warps), address(group)
             return bool(library.product_reads(self._tables(), *where, 1 + index))
-        if pattern.piece is None:
+        if pattern.piece is None or self.bulk.lent is not None:
             return False
         low, high = pattern.piece.start, pattern.piece.stop
         cta = low * machine.shared.granule // machine.shared.stride
@@ -205,7 +210,8 @@ class ClockShadow(Knowledge):
         return address(self._told)
 
     def told_by(self, lanes: np.ndarray) -> None:
-        """Note of which lanes of their warps these cannot speak: of those that have stored since they last met."""
+        """Note of which lanes of their warps these cannot speak: of those that have stored or read since they last
+        met."""
         machine, met = self.machine, self.machine.meetings
         if self.lanes is None or not self.stored:
             return
@@ -214,7 +220,7 @@ class ClockShadow(Knowledge):
             absent = machine.scheduler.live[every].copy()
             absent[lanes[lanes // 32 == warp] % 32] = False
             since = int(met.last[warp])
-            if not (absent & (self.stored_at[every] >= since)).any():
+            if not (absent & (np.maximum(self.stored_at[every], self.loaded_at[every]) >= since)).any():
                 continue
             if any(time > since and members[every].any() for time, members in met.parts):
                 continue  # some have met: whoever it was is taken to speak for all
@@ -222,14 +228,21 @@ class ClockShadow(Knowledge):
             self.alone[int(cluster), int(own), int(self.order[cluster, own, own])] = ~absent, since
 
     def _told_alone(self, pattern: SharedPattern, lanes: np.ndarray, warps: np.ndarray, known: np.ndarray) -> None:
-        """Report reads of what a lane has stored, and another one of its warp has told of without having met it."""
-        assert self.lanes is not None
-        granules, table = pattern.granules, self.lanes
-        writer = table.writer[granules] - 1
-        cluster, theirs = self.place(np.maximum(writer, 0))
+        """Report reads of what a lane has stored, and writes of what it has read, of which another one of its warp has
+        told without having met it."""
+        table = self.lanes
+        assert table is not None
+        granules = pattern.granules
+        if pattern.kind == "read":
+            clocks, who, at, by, verb = self.written, table.writer, table.wrote_at, table.wrote, "write"
+        else:
+            clocks, who, at, by, verb = self.read, table.reader, table.read_at, table.read, "read"
+        last = who[granules] - 1
+        cluster, theirs = self.place(np.maximum(last, 0))
         mine, rows = warps[:, None], np.arange(len(warps))[:, None]
-        clock = self.written[granules, theirs]
-        some = (writer >= 0) & (theirs != mine) & (clock > 0) & (known[rows, theirs] == clock)
+        clock = clocks[granules, theirs]
+        some = (last >= 0) & (theirs != mine) & (clock > 0) & (known[rows, theirs] == clock)
+        some &= ~table.together[by[granules]] if verb == "read" else True
         if not some.any():
             return
         keys = np.stack([cluster[some], theirs[some], clock[some]], axis=1)
@@ -239,25 +252,27 @@ class ClockShadow(Knowledge):
                 continue
             bad = some.copy()
             bad[some] = (keys == key).all(axis=1)
-            bad &= ~found[0][writer % 32] & (table.wrote_at[granules] >= found[1])
+            bad &= ~found[0][last % 32] & (at[granules] >= found[1])
             if bad.any():
                 row, k = (int(v) for v in np.argwhere(bad)[0])
-                self._report_alone(pattern, lanes[bad.any(axis=1)], int(granules[row, k]), int(writer[row, k]))
+                granule = int(granules[row, k])
+                other = self.machine.program.instructions[int(by[granule])]
+                self._report_alone(pattern, lanes[bad.any(axis=1)], granule, int(last[row, k]), verb, other)
                 return
 
-    def _report_alone(self, pattern: SharedPattern, lanes: np.ndarray, granule: int, writer: int) -> None:
-        assert self.lanes is not None
+    def _report_alone(
+        self, pattern: SharedPattern, lanes: np.ndarray, granule: int, lane: int, verb: str, other: Instruction
+    ) -> None:
         machine = self.machine
-        other = machine.program.instructions[int(self.lanes.wrote[granule])]
         address = granule * machine.shared.granule % machine.shared.stride
         machine.report(
             "lane_race",
-            f"read at shared address {address:#x}, a write by lane {writer % 32} of warp "
-            f"{int(machine.warp_of_lane[writer])}, of which another lane of that warp has told by an mbarrier",
+            f"{WORDS.get(pattern.kind, pattern.kind)} at shared address {address:#x}, a {verb} by lane {lane % 32} of "
+            f"warp {int(machine.warp_of_lane[lane])}, of which another lane of that warp has told by an mbarrier",
             pattern.instruction, lanes, address,
             {
                 "other_access": machine.reporter.sources.where(other),
-                "missing": "a __syncwarp() between the write and the arrival by which one lane speaks for its warp",
+                "missing": f"a __syncwarp() between the {verb} and the arrival by which one lane speaks for its warp",
             },
             other,
         )  # fmt: skip

@@ -50,8 +50,8 @@ KINDS = {
     "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
     "barrier_counts": "Give every bar.sync and bar.arrive that meet at one barrier the same number of threads.",
     "member_mask": "A mask names every lane that calls with it, the caller too: compute it before the branch.",
-    "member_absent": "Works on GPUs of today, which go on once the missing lanes end: let all lanes that the mask names "
-    "run the instruction, or name those that do.",
+    "member_absent": "Works on GPUs of today, which go on once the missing lanes end: let all lanes that the mask "
+    "names run the instruction, or name those that do.",
     "shuffle_source": "Read only from lanes that run the shuffle: a block of fewer than 32 threads needs a smaller "
     "offset, and lanes that return early take no part.",
     "bulk_not_waited": "Put cp.async.bulk.wait_group.read into the thread that committed the bulk store (groups belong "

@@ -194,7 +194,9 @@ class Shadow:
             rank, other_warp = divmod(other_warp, machine.warps_per_cta)
             whose = f"{other_warp} of block {rank} of the cluster"
             if rank != machine.cta_of_lane[lanes[0]] % machine.cluster_size:
-                missing["missing"] = "barrier.cluster, or an arrival at an mbarrier and its wait, both of .cluster scope"
+                missing["missing"] = (
+                    "barrier.cluster, or an arrival at an mbarrier and its wait, both of .cluster scope"
+                )
         same = " (the same instruction)" if other is pattern.instruction else ""
         value = ", both of one value" if name == "flag_race" else ""
         machine.report(

@@ -256,7 +256,7 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
 def _read_now(
     machine: Machine, instruction: Instruction, lane: int, address: int, nbytes: int
 ) -> tuple[np.ndarray, SharedPattern]:
-    """The bytes of the lane's own block that are copied to a peer, judged as a bulk store's read; and which they are."""
+    """The bytes of the lane's own block that are copied to a peer, judged as a bulk store's read; and which."""
     units = address // UNIT + np.arange(nbytes // UNIT)
     pattern = machine.bulk.pattern("bulk_read", instruction, lane, int(machine.cta_of_lane[lane]), units)
     machine.shadow.record(pattern)
