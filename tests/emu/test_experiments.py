@@ -24,6 +24,8 @@ from tilewright.lab.select import select_rungs
 SMALL = {
     "f02x_16bit": GemmConfig(16, 32),
     "f03x_16bit": GemmConfig(16, 32, 16, group_m=2),
+    "f08x_single_loads": GemmConfig(64, 64, 8, 4, 4, 32, 64, 2, 2),
+    "f08y_wide_b": GemmConfig(64, 64, 8, 4, 4, 32, 64, 2, 2),
     "h05x_registers": GemmConfig(32, 32, 16, warp_m=32, warp_n=16, subtiles_m=2, subtiles_n=1, stages=2),
 }
 CASES = [
@@ -40,7 +42,21 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("rung", SMALL)
 def test_a_product_is_right_and_stays_inside(rung, case):
+    if find_rung(rung).dtypes == ("f32",):
+        case = dataclasses.replace(case, dtype="f32")
     Bench(case).run(find_rung(rung), SMALL[rung]).assert_right()
+
+
+def test_vectors_of_b_alone_save_loads_but_not_those_of_a():
+    def loads(name: str) -> int:
+        return (
+            Bench(Case(64, 64, 64, dtype="f32"))
+            .run(find_rung(name), SMALL["f08y_wide_b"])
+            .result.counters.shared_load_requests
+        )
+
+    # per step of k and warp: 8 elements of A and 8 of B; f08 reads both four at a time
+    assert [loads(name) / (2 * 64) for name in ("f08x", "f08y", "f08")] == [16, 10, 4]
 
 
 def test_every_experiment_with_products_is_tested_here():

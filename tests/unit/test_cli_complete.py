@@ -36,7 +36,7 @@ def completed(command: str, parameter: str, begun: str) -> set[str]:
 @pytest.mark.parametrize(
     ("command", "parameter", "begun", "names"),
     [
-        ("show", "what", "f0", {*(f"f0{n}" for n in range(1, 10)), "f02x", "f03x"}),
+        ("show", "what", "f0", {*(f"f0{n}" for n in range(1, 10)), "f02x", "f03x", "f08x", "f08y"}),
         ("inspect", "diff", "f1", {"f10", "f11", "f12"}),
         ("explain", "gpu", "RTX", {"RTX3090", "RTX4090", "RTX5070Ti"}),
         ("new", "kind", "t", {"transpose", "tiles", "transaction"}),

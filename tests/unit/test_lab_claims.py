@@ -27,7 +27,7 @@ from tilewright.lab.statements.figures import (
 )
 from tilewright.lab.statements.statement import DIFFERS, HOLDS, NOT_HERE, Statement, figure, judge
 
-AWAITED = ("bf16-simt", "bf16-wmma-buffers")
+AWAITED = ("bf16-simt", "bf16-wmma-buffers", "fp32-wide-loads")
 """Suites that no GPU has run yet: their statements take their figures from the records once there are some."""
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -114,6 +114,8 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
                 "f08, 128 elements per thread: one article's fourteen shapes.", "cuBLAS", _thread_shape),
         ladder("fp32-cp-async", "cp.async by itself",
                 "128 x 128 x 8, 256 threads: one buffer, two by way of registers, two by cp.async.", "cuBLAS"),
+        ladder("fp32-wide-loads", "Vectors from shared memory", "Single loads of both operands, vectors of B, of both.",
+                "cuBLAS"),
         ladder("bf16-wmma-shapes", "wmma's three shapes", "The same 64 x 64 of a warp, made of other fragments.",
                 "cuBLAS", _fragments),
         ladder("attention-buffer", "Fragments loaded a step ahead", "a17 with +buffer and without, for five tiles.",

@@ -281,6 +281,7 @@ PAGES: dict[str, Page] = {
     "fp16-ladder-sizes": by_size.shares,
     "fp32-f08-threads": LADDER_PAGE,
     "fp32-cp-async": LADDER_PAGE,
+    "fp32-wide-loads": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-calls": HOST_CALLS_PAGE,
     "fp32-sums": SUMS_PAGE,
