@@ -130,7 +130,11 @@ class BulkCopies:
 
         def deliver(barrier: Mbarrier) -> None:
             memory, places = self._host(cta, units, unit)
-            memory[places] = data if merge is None else merge(memory[places], data)
+            if merge is not None:
+                memory[places] = merge(memory[places], data)
+            else:
+                whole = machine.shared.views[unit]
+                whole[places] = data.reshape(-1).view(whole.dtype)
             machine.shared.initialised[pattern.where] = True
             self.loads.remove(mark)
             machine.shadow.bulk_landed(pattern, barrier)

@@ -200,7 +200,7 @@ class ClockShadow(Knowledge):
         """Return where the compiled loops find what they are told of the tables."""
         known, bulk, products = address(self.known), self.bulk, self.products
         if not len(self._told) or self._told[13] != known:
-            reads = np.zeros(4, np.int64) if products is None else products.told
+            reads = np.zeros(5, np.int64) if products is None else products.told
             parts = (
                 self.noted, bulk.merging, bulk.objects, self.flying, self.written, self.read, self.updated, bulk.phase,
                 bulk.column, bulk.by, bulk.reading,
@@ -452,10 +452,18 @@ class ClockShadow(Knowledge):
 
     def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier: they have to be ordered after its initialisation."""
-        once = self.machine.cluster_size == 1 and not self.ends_barriers and not self.bulk.spoiled
-        after = self._after.setdefault(barrier, set()) if once else set()
-        if once and after.issuperset(range(int(lanes[0]) // 32, int(lanes[-1]) // 32 + 1)):
-            return
+        if self.machine.cluster_size == 1 and not self.ends_barriers and not self.bulk.spoiled:
+            first, last = int(lanes[0]) // 32, int(lanes[-1]) // 32 + 1
+            after = self._after.setdefault(barrier, set())
+            if after.issuperset(range(first, last)):
+                return
+            known = self.known.reshape(-1, self.known.shape[2])[first:last, : self.warps]
+            newer = self.written[self._bytes_of(barrier).start] > known
+            warps = np.arange(first, last)
+            newer[warps - first, warps % self.warps] = False
+            if not newer.any():
+                after.update(range(first, last))
+                return
         start = self._bytes_of(barrier).start
         cluster, warps = self.place(lanes)
         known = self.order[cluster, warps]
@@ -467,8 +475,6 @@ class ClockShadow(Knowledge):
             other = self.machine.program.instructions[int(self.by["write"][start])]
             name = ".".join(instruction.opcode.split(".")[:2])
             self.report_race(pattern, lanes[row : row + 1], barrier.address, name, other, "write", other_warp)
-        elif once:
-            after.update((lanes // 32).tolist())
         if self.ends_barriers:
             every = range(len(warps))
             barrier.uses.update((int(warps[k]), (int(known[k, warps[k]]), instruction)) for k in every)

@@ -93,10 +93,10 @@ class Library:
         """(table, granules, rows of them, granules a row, warps, known, own warps or 0) -> whether some clock is."""
         self.unseen = self._function("tw_unseen", 9, ctypes.c_int64)
         """(phases, columns, granules, rows, granules a row, known, its width, warps, how many each) -> likewise."""
-        self.unwaited = self._function("tw_unwaited", 6, ctypes.c_int64)
-        """(waited, granules, rows, granules a row, warpgroups, known) -> likewise."""
+        self.unwaited = self._function("tw_unwaited", 5, ctypes.c_int64)
+        """(native/memory.c's Reads, granules, rows, granules a row, known) -> likewise."""
         self.reads_begin = self._function("tw_reads_begin", 6)
-        """(native/memory.c's Reads, granules, rows of them, granules a row, warpgroups, instruction)."""
+        """(Reads, granules, rows of them, granules a row, warpgroups, instruction)."""
         self.reads_end = self._function("tw_reads_end", 3)
         """(Reads, granules, how many)."""
         self.reads_wait = self._function("tw_reads_wait", 7)

@@ -188,12 +188,14 @@ class ProductClocks:
         self.groups = self.machine.warps_per_cta // 4
         self.reading = np.zeros(granules, np.int16)
         """Products in flight that read the granule."""
-        self.waited = np.zeros((granules, self.groups, 4), np.int32)
+        self.waits = np.zeros((self.groups, granules, 4), np.int32)
         """Clock of each warp's wait for its warpgroup's last product that read it; 0: it has not waited."""
+        self.waited = self.waits.swapaxes(0, 1)
+        """The same by granule."""
         self.by = np.zeros(granules, np.int32)
         """1 + the instruction of the last product that read the granule; 0: none did."""
-        tables = self.reading, self.waited, self.by
-        self.told = np.array([*(address(table) for table in tables), self.groups], np.int64)
+        tables = self.reading, self.waits, self.by
+        self.told = np.array([*(address(table) for table in tables), self.groups, granules], np.int64)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
@@ -275,8 +277,7 @@ class ProductClocks:
         compiled = self.machine.compiled
         if compiled is not None:
             places, mine = np.ascontiguousarray(granules, np.int64), np.ascontiguousarray(knows, np.int32)
-            table = address(self.waited)
-            if not compiled.unwaited(table, address(places), *places.shape, self.groups, address(mine)):
+            if not compiled.unwaited(address(self.told), address(places), *places.shape, address(mine)):
                 return
         seen = self.waited[granules]
         unknown = (seen > 0).any(axis=3) & ~((seen > 0) & (seen <= knows)).any(axis=3)

@@ -149,7 +149,7 @@ def gathered(
         rows = Rows(lane, *box.rows) if box.rows else Rows.of(lane, within, size)
         machine.races.note_rows(instruction, rows)
     if size == UNIT:
-        units = machine.memory.views[UNIT].take((box.addresses - ARENA_BASE) // UNIT)
+        units = machine.memory.views[UNIT].take((box.addresses - ARENA_BASE) >> 4)  # / UNIT
         return units.view(np.uint8).reshape(-1, UNIT), rows
     words = machine.memory.views[size].view(f"u{size}")
     fill = NAN[size] if what.oob_fill == "nan" else 0

@@ -24,20 +24,11 @@ static inline int beyond(const s32* clocks, const s32* known, s64 warps, s64 own
   return (int)found;
 }
 
-static inline int unwaited(const s32* seen, const s32* knows, s64 groups) {
-  for (s64 g = 0; g < groups * 4; g += 4) {
-    int any = 0, fine = 0;
-    for (s64 w = g; w < g + 4; ++w) any |= seen[w] > 0, fine |= (seen[w] > 0) & (seen[w] <= knows[w]);
-    if (any && !fine) return 1;
-  }
-  return 0;
-}
-
 // A bulk copy that a warp of the batch starts writes the granules from `low` to `high`, whose block's first warp is
 // number `first` of its cluster. 0, and nothing is noted: it may be wrong.
 EXPORT s64 tw_bulk_write(const Clocks* c, s64 low, s64 high, s64 warp, s64 first, s64 instruction) {
   const s32* known = c->known + warp * c->width;
-  const s64 own = warp % c->warps, groups = c->reads.groups, row = groups * 16;
+  const s64 own = warp % c->warps;
   u32 bad = 0, noted = 0, phases = 0;
   INDEPENDENT for (s64 g = low; g < high; ++g) bad |= (u32)c->flying[g];
   INDEPENDENT for (s64 g = low; g < high; ++g) bad |= c->objects[g];
@@ -50,10 +41,10 @@ EXPORT s64 tw_bulk_write(const Clocks* c, s64 low, s64 high, s64 warp, s64 first
     if (g > low && c->phase[g] == c->phase[g - 1] && c->column[g] == c->column[g - 1]) continue;
     if (c->phase[g] > 0 && c->phase[g] > known[c->column[g]]) return 0;
   }
-  for (s64 g = low; groups && g < high; ++g) {
-    const s32* seen = c->reads.waited + g * groups * 4;
-    if (g > low && !memcmp(seen, seen - groups * 4, (size_t)row)) continue;
-    if (unwaited(seen, known + first, groups)) return 0;
+  for (s64 group = 0; group < c->reads.groups; ++group) {
+    const s32 *seen = waits_of(&c->reads, low, group), *end = waits_of(&c->reads, high, group);
+    for (const s32* at = seen; at < end; at += 4)
+      if ((at == seen || memcmp(at, at - 4, 16)) && unwaited(at, known + first + group * 4)) return 0;
   }
   for (s64 g = low; noted && g < high; ++g) {
     if (!c->noted[g]) continue;
@@ -66,11 +57,10 @@ EXPORT s64 tw_bulk_write(const Clocks* c, s64 low, s64 high, s64 warp, s64 first
     s32* const of[] = {c->written + g * c->warps, c->read + g * c->warps, c->updated + g * c->warps};
     for (int table = 0; table < 3; ++table) memset(of[table], 0, (size_t)c->warps * 4);
   }
-  for (s64 g = low; groups && g < high; ++g) {  // to write zeros is to use the memory
-    s32* seen = c->reads.waited + g * groups * 4;
-    s32 any = 0;
-    for (s64 w = 0; w < groups * 4; ++w) any |= seen[w];
-    if (any) memset(seen, 0, (size_t)row);
+  for (s64 group = 0; group < c->reads.groups; ++group) {
+    s32 *seen = waits_of(&c->reads, low, group), *end = waits_of(&c->reads, high, group), any = 0;
+    INDEPENDENT for (const s32* at = seen; at < end; ++at) any |= *at;
+    if (any) memset(seen, 0, (size_t)(end - seen) * 4);  // to write zeros is to use the memory
   }
   const size_t count = (size_t)(high - low);
   memset(c->merging + low, 0, count);

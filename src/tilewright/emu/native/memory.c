@@ -113,31 +113,33 @@ EXPORT s64 tw_unseen(const s32* phase, const s32* column, const s64* granules, s
   return 0;
 }
 
-// Whether some warpgroup has read a granule and row r knows of none of its four warps' waits. waited [granules, groups,
-// 4], knows [rows, groups, 4].
-EXPORT s64 tw_unwaited(const s32* waited, const s64* granules, s64 rows, s64 k, s64 groups, const s32* knows) {
-  for (s64 r = 0; r < rows; ++r)
-    for (s64 i = 0; i < k; ++i) {
-      const s32 *seen = waited + granules[r * k + i] * groups * 4, *mine = knows + r * groups * 4;
-      for (s64 g = 0; g < groups * 4; g += 4) {
-        int read = 0, fine = 0;
-        for (s64 w = g; w < g + 4; ++w) {
-          read |= seen[w] > 0;
-          fine |= seen[w] > 0 && seen[w] <= mine[w];
-        }
-        if (read && !fine) return 1;
-      }
-    }
-  return 0;
-}
-
-// What is kept of wgmma's reads (emu/product_hazards.py): of each granule the products in flight, the last one, and of
-// each warpgroup the clocks at which its four warps waited.
+// What is kept of wgmma's reads (emu/product_hazards.py): of each granule the products in flight, the last one, and for
+// each warpgroup of a block the clocks at which its four warps waited.
 typedef struct {
   s16* reading;
-  s32 *waited, *by;
-  s64 groups;
+  s32 *waits, *by;
+  s64 groups, granules;
 } Reads;
+
+static inline s32* waits_of(const Reads* r, s64 granule, s64 group) {
+  return r->waits + (group * r->granules + granule) * 4;
+}
+
+// Whether a warpgroup has read a granule, and of its four warps' waits none is known.
+static inline int unwaited(const s32* seen, const s32* knows) {
+  int any = 0, fine = 0;
+  for (int w = 0; w < 4; ++w) any |= seen[w] > 0, fine |= (seen[w] > 0) & (seen[w] <= knows[w]);
+  return any & !fine;
+}
+
+// Whether some warpgroup has read a granule and row r knows of none of its four warps' waits. knows [rows, groups, 4].
+EXPORT s64 tw_unwaited(const Reads* reads, const s64* granules, s64 rows, s64 k, const s32* knows) {
+  for (s64 r = 0; r < rows; ++r)
+    for (s64 group = 0; group < reads->groups; ++group)
+      for (s64 i = 0; i < k; ++i)
+        if (unwaited(waits_of(reads, granules[r * k + i], group), knows + (r * reads->groups + group) * 4)) return 1;
+  return 0;
+}
 
 // Products of some warpgroups begin to read `each` granules apiece.
 EXPORT void tw_reads_begin(const Reads* r, const s64* granules, s64 rows, s64 each, const s64* group, s64 instruction) {
@@ -146,7 +148,7 @@ EXPORT void tw_reads_begin(const Reads* r, const s64* granules, s64 rows, s64 ea
       const s64 g = granules[row * each + k];
       ++r->reading[g];
       r->by[g] = (s32)instruction;
-      memset(r->waited + (g * r->groups + group[row]) * 4, 0, 16);
+      memset(waits_of(r, g, group[row]), 0, 16);
     }
 }
 
@@ -158,12 +160,15 @@ EXPORT void tw_reads_end(const Reads* r, const s64* granules, s64 count) {
 // Warps that are `due`, [warpgroups, 4], have waited for them at their clocks.
 EXPORT void tw_reads_wait(const Reads* r, const s64* granules, s64 rows, s64 each, const s64* group, const u8* due,
                           const s32* clocks) {
-  for (s64 row = 0; row < rows; ++row)
+  for (s64 row = 0; row < rows; ++row) {
+    const int all = due[row * 4] && due[row * 4 + 1] && due[row * 4 + 2] && due[row * 4 + 3];
     for (s64 k = 0; k < each; ++k) {
-      s32* waited = r->waited + (granules[row * each + k] * r->groups + group[row]) * 4;
-      for (int warp = 0; warp < 4; ++warp)
-        if (due[row * 4 + warp]) waited[warp] = clocks[row * 4 + warp];
+      s32* waits = waits_of(r, granules[row * each + k], group[row]);
+      if (all) memcpy(waits, clocks + row * 4, 16);
+      for (int warp = 0; warp < 4 && !all; ++warp)
+        if (due[row * 4 + warp]) waits[warp] = clocks[row * 4 + warp];
     }
+  }
 }
 
 // What is kept of writes that the asynchronous proxy may read (emu/proxies.py): of each granule the lane that wrote it
