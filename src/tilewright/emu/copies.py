@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .compiled import address
 from .shadow import Landing
 from .shared_memory import SharedPattern
 
@@ -127,14 +128,18 @@ class AsyncCopies:
         shared, pattern = self.machine.shared, flight.pattern
         everything = due is None or (flight.whole and bool(due.all()))
         rows = None if due is None or everything else np.flatnonzero(due)
-        index, granules, data = pattern.index, pattern.granules, flight.data
+        granules, data = pattern.granules, flight.data
         if rows is not None:
-            index, granules, data = index[rows], granules[rows], data[rows]
-        shared.views[pattern.nbytes][index] = data
-        if not everything or pattern.batch != shared.batch:
+            granules, data = granules[rows], data[rows]
+        library = self.machine.compiled
+        if library is not None and everything:
+            where = shared.host, address(shared.initialised), shared.granule.bit_length() - 1, address(pattern.offsets)
+            library.land(*where, len(data), pattern.nbytes, address(data))
+        else:
+            shared.views[pattern.nbytes][pattern.index if rows is None else pattern.index[rows]] = data
             shared.initialised[granules] = True
-            if everything:
-                pattern.batch = shared.batch
+        if everything:
+            pattern.batch = shared.batch
         flight.waiting = np.zeros_like(flight.waiting) if due is None else flight.waiting & ~due
         flight.whole = False
         self.machine.shadow.landed(pattern, rows, barrier)

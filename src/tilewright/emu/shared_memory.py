@@ -23,6 +23,8 @@ REMEMBERED = 32
 """Patterns kept at one instruction."""
 REMEMBERED_COUNTS = 256
 """Shapes of shared access whose bank conflicts are kept."""
+ROW = banks.BANKS * banks.WORD
+"""Bytes of the banks, one word each."""
 PEER = 1 << 24
 """A shared address of a peer in the cluster is its rank plus 1 times this, plus the address within that block."""
 _ACCESS = {"read": "load", "write": "store", "atomic": "store", "copy": "copy"}
@@ -37,8 +39,8 @@ class SharedPattern:
     """
 
     __slots__ = (
-        "addresses", "alike", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing",
-        "lanes", "nbytes", "offsets", "peers", "piece", "requests", "told", "warps", "wavefronts",
+        "_addresses", "_index", "alike", "base", "batch", "extent", "first", "granules", "ideal", "instruction", "kind",
+        "landing", "lanes", "moved", "nbytes", "offsets", "peers", "piece", "requests", "told", "warps", "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -49,12 +51,14 @@ class SharedPattern:
         """Active lanes of the batch; None: all."""
         self.base: np.ndarray
         self.first = 0
-        self.addresses: np.ndarray
-        """Byte address in the block's shared memory, for each active lane."""
-        self.index: np.ndarray
-        """Element index in the batch's shared memory."""
+        self.moved: tuple[SharedPattern, int] | None = None
+        """The pattern whose addresses these are, so many bytes further."""
+        self._addresses: np.ndarray | None = None
+        self.extent: tuple[int, int] | None = None
+        """The least address and the end of the last, where somebody has asked."""
         self.offsets: np.ndarray
-        """The same in bytes."""
+        """Place in bytes in the batch's shared memory."""
+        self._index: np.ndarray | None = None
         self.granules: np.ndarray
         """Granule indices in the batch's shared memory, [active lanes, granules a lane]."""
         self.piece: slice | None = None
@@ -72,6 +76,26 @@ class SharedPattern:
         """For a copy: the event of its landing."""
         self.told: tuple[int, ...] | None = None
         """What the compiled loops are told of it (native/epochs.c), once they have been."""
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """Byte address in the block's shared memory, for each active lane."""
+        if self._addresses is None:
+            assert self.moved is not None
+            first, by = self.moved
+            self._addresses = first.addresses + by
+        return self._addresses
+
+    @addresses.setter
+    def addresses(self, known: np.ndarray) -> None:
+        self._addresses = known
+
+    @property
+    def index(self) -> np.ndarray:
+        """Element index in the batch's shared memory."""
+        if self._index is None:
+            self._index = self.offsets >> self.nbytes.bit_length() - 1
+        return self._index
 
     @property
     def where(self) -> np.ndarray | slice:
@@ -144,7 +168,8 @@ class SharedMemory:
         if pattern is None:
             seen = base if lanes is None or len(base) == 1 else base[lanes]
             access = counted_as or _ACCESS[kind]
-            pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes, access, peers)
+            pattern = self._further(site, lanes, seen, first)
+            pattern = pattern or self._learn(site, kind, instruction, lanes, seen, offset, nbytes, access, peers)
             if pattern is None:
                 return None
         elif count > 1:
@@ -201,6 +226,38 @@ class SharedMemory:
             )  # fmt: skip
         return not ended.any()
 
+    def _further(self, site: Site, lanes: np.ndarray | None, seen: np.ndarray, first: int) -> SharedPattern | None:
+        """Return the pattern of addresses that are those of the last one, all moved by whole rows of the banks; None
+        where they are not, or not all of them in the block's memory."""
+        known: SharedPattern | None = site.patterns[-1] if site.patterns else None
+        if known is None or known.peers is not None or self.zones is not None or ROW % known.nbytes:
+            return None
+        by = first - known.first
+        if by % ROW or len(seen) != len(known.base) or seen.dtype != known.base.dtype or not same(known.lanes, lanes):
+            return None
+        if known.extent is None:
+            known.extent = int(known.addresses.min()), int(known.addresses.max()) + known.nbytes
+        low, high = known.extent
+        moved = seen - known.base
+        if low + by < 0 or high + by > self.bytes or (moved != moved[0]).any():
+            return None
+        pattern = SharedPattern(known.kind, known.instruction, known.nbytes)
+        pattern.lanes, pattern.base, pattern.first = known.lanes, seen.copy(), first
+        first_known, before = known.moved or (known, 0)
+        pattern.moved, pattern.extent = (first_known, before + by), (low + by, high + by)
+        pattern.offsets, pattern.warps = known.offsets + by, known.warps
+        pattern.granules = known.granules + by // self.granule
+        pattern.requests, pattern.wavefronts, pattern.ideal = known.requests, known.wavefronts, known.ideal
+        pattern.alike = known.alike
+        self._remember(site, pattern)
+        return pattern
+
+    @staticmethod
+    def _remember(site: Site, pattern: SharedPattern) -> None:
+        site.patterns.append(pattern)
+        if len(site.patterns) > REMEMBERED:
+            site.patterns.pop(0)
+
     def _learn(
         self,
         site: Site,
@@ -242,7 +299,7 @@ class SharedMemory:
         every = slice(None) if lanes is None else lanes
         pattern.peers = ctas
         start = (machine.cta_of_lane[every] if ctas is None else ctas) * self.stride + addresses
-        pattern.offsets, pattern.index = start, start >> nbytes.bit_length() - 1
+        pattern.offsets = start
         each = nbytes // self.granule
         pattern.granules = (start >> self.granule.bit_length() - 1)[:, None]
         if each > 1:
@@ -250,9 +307,7 @@ class SharedMemory:
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
         pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, access)
         if good is None:
-            site.patterns.append(pattern)
-            if len(site.patterns) > REMEMBERED:
-                site.patterns.pop(0)
+            self._remember(site, pattern)
         return pattern
 
     def _in_place(
@@ -309,8 +364,7 @@ class SharedMemory:
 
     def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, access: str) -> tuple[int, int, int]:
         """(requests, wavefronts, ideal) of all warps. A shift by whole rows of the banks changes none of them."""
-        row = banks.BANKS * banks.WORD
-        shift = int(addresses[0]) // row * row
+        shift = int(addresses[0]) // ROW * ROW
         key = (access, nbytes, (addresses - shift).tobytes(), None if lanes is None else lanes.tobytes())
         if key not in self._counts:
             grid, active = in_warps(self.machine, lanes, addresses)

@@ -99,7 +99,7 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
         pattern = machine.shared.locate(shared_site, "copy", instruction, to_base, to_offset, nbytes)
         if pattern is not None:
             machine.copies.issue(pattern, read(sizes, pattern.lanes))
-            shared_site.bytes += nbytes * len(pattern.index)
+            shared_site.bytes += nbytes * len(pattern.offsets)
 
     return step
 

@@ -152,7 +152,7 @@ def load(machine: Machine, instruction: Instruction) -> Step:
             sites["shared"], "read", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
         )
         if pattern is not None and not spread.load(machine.shared.host, pattern.offsets, pattern.lanes):
-            count = len(pattern.index)
+            count = len(pattern.offsets)
             machine.shared.load(pattern, elements[:count])
             put(count, pattern.lanes)
 

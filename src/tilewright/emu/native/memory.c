@@ -82,6 +82,23 @@ EXPORT void tw_store(char* data, const s64* offsets, const s64* lanes, s64 n, s6
   }
 }
 
+// Elements of `bytes` next to one another go to data + offsets[k], and granules (2 to the power of `shift` bytes) there
+// are marked as written.
+#define LAND(BYTES)                                           \
+  for (s64 k = 0; k < n; ++k) {                               \
+    memcpy(data + offsets[k], elements + k * (BYTES), BYTES); \
+    u8* at = marks + (offsets[k] >> shift);                   \
+    for (s64 g = 0; g < (BYTES) >> shift; ++g) at[g] = 1;     \
+  }
+EXPORT void tw_land(char* data, u8* marks, s64 shift, const s64* offsets, s64 n, s64 bytes, const char* elements) {
+  if (bytes == 16)
+    LAND(16)
+  else if (bytes == 8)
+    LAND(8)
+  else
+    LAND(4)
+}
+
 // Whether some clock of table[granules[r, k]], one for each warp, is beyond what row r knows of that warp. own: a warp
 // of each row that does not count; null: all do.
 EXPORT s64 tw_newer(const s32* table, const s64* granules, s64 rows, s64 k, s64 warps, const s32* known,
@@ -172,8 +189,8 @@ EXPORT void tw_reads_wait(const Reads* r, const s64* granules, s64 rows, s64 eac
 }
 
 // What is kept of writes that the asynchronous proxy may read (emu/proxies.py): of each granule the lane that wrote it
-// last, or -1, how many fences it had run, by which instruction, how far its warp had come, and when. fences: of each
-// lane so far.
+// last, or -1, how many fences it had run, by which instruction, how far its warp had come, and when (or null, both).
+// fences: of each lane so far.
 typedef struct {
   s32 *writer, *stamp, *by, *clock;
   s64* when;
@@ -187,7 +204,8 @@ EXPORT void tw_written(const Writes* w, const s64* granules, s64 rows, s64 each,
     for (s64 k = 0; k < each; ++k) {
       const s64 g = granules[r * each + k], lane = lanes[r];
       w->writer[g] = (s32)lane, w->stamp[g] = w->fences[lane];
-      w->by[g] = (s32)instruction, w->clock[g] = clocks[lane / 32], w->when[g] = time;
+      w->by[g] = (s32)instruction;
+      if (w->when) w->clock[g] = clocks[lane / 32], w->when[g] = time;
     }
 }
 
