@@ -15,7 +15,7 @@ from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
 from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import GPUS, find_gpu
 from tilewright.lab import counters
-from tilewright.lab.kinds import attention_steps, steps_of
+from tilewright.lab.kinds import KINDS, Run, attention_steps, steps_of
 from tilewright.lab.ladder import Step
 from tilewright.lab.record import (
     check_writable,
@@ -339,3 +339,18 @@ def test_devices_and_pipes_are_written_to_and_links_stay_links(tmp_path):
 )
 def test_every_record_has_a_subject(case, subject):
     assert who({"suite": "precision-sizes", "case": case}) == subject
+
+
+def test_a_case_may_name_its_own_peers(monkeypatch):
+    met = []
+
+    def climb(steps, *, peers, **options):
+        met.append([peer.id for peer in peers])
+        return []
+
+    monkeypatch.setattr("tilewright.lab.climb_gpu.climb_on_gpu", climb)
+    run = Run(find_gpu("H200"), 0.1, lambda done, text: None)
+    case = {"rungs": "f12", "m": 64, "n": 64, "k": 64}
+    for peers in ({}, {"peers": "none"}):
+        KINDS["peers"].make({"name": "s", "kind": "peers", "peers": "triton", "cases": [case | peers]}, run)
+    assert met == [["triton"], []]

@@ -130,7 +130,8 @@ def _timed_cases(name: str) -> Callable[[Suite, Run], Records]:
 
 
 def _times(suite: Suite, run: Run) -> Records:
-    peers = select_peers(suite.get("peers", "all")) if suite["kind"] == "peers" else ()
+    wanted = suite["cases"][0].get("peers", suite.get("peers", "all"))  # cases run one by one (run_suite)
+    peers = select_peers(wanted) if suite["kind"] == "peers" else ()
     return _function("climb_gpu.climb_on_gpu")(
         steps_of(suite, run.gpu), suite=suite["name"], seconds=run.seconds, say=run.say, peers=peers
     )
