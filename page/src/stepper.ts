@@ -210,7 +210,7 @@ export class Stepper {
       h("pre", { tabindex: 0, class: "ptx" }, what.ptx));
     const intro = h("p", { class: "idea" }, h("b", {}, nameOf(trace.rung)), `: ${trace.teaches}. `,
       h("span", { class: "faint-text" }, `${trace.problem}, ${trace.dtype}, config ${trace.config}; ${plural(trace.warps, "warp")} in the block.`));
-    const title = trace.regions.length ? "Pipeline: light is under way, full is there, the thin line is being read" : "Its stores over the steps";
+    const title = trace.regions.length ? "Pipeline: light is under way, full is there, the thin line is being read" : "Its steps";
     const pipe = panel(`${title}; a click goes there`, scrolled(pipeline(trace, step, (at) => this.go(at))));
     return [intro, head, pipe, h("div", { class: "panels", tabindex: 0, role: "group", "aria-label": "Pictures of the step; arrow keys step" }, ...made)];
   }
@@ -270,7 +270,7 @@ export class Stepper {
         return h("tr", { class: changed ? "changed" : "" },
           h("th", { scope: "row" }, name), h("td", {}, `${phase} (parity ${phase % 2})`),
           h("td", {}, `${pending} of ${expected}`),
-          h("td", {}, String(missing), h("div", { class: "bytes", style: `width:${(60 * Math.max(missing, 0)) / most}px` })));
+          h("td", {}, missing < 0 ? `${-missing} more than announced` : String(missing), h("div", { class: "bytes", style: `width:${(60 * Math.max(missing, 0)) / most}px` })));
       });
     return panel("mbarriers after this step", scrolled(h("table", {},
       h("thead", {}, h("tr", {}, ...["mbarrier", "phases done", "arrivals pending", "bytes in flight"].map((name) => h("th", { scope: "col" }, name)))),

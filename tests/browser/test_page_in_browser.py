@@ -299,6 +299,18 @@ def test_a_persons_own_kernel_comes_first(browser, tmp_path):
     page.close()
 
 
+def test_bytes_that_were_not_announced_are_told_as_such(browser, tmp_path):
+    mine = tmp_path / "mine.cu"
+    new_kernel(mine, "transaction")
+    file = tmp_path / "page.html"
+    file.write_text(build(ROOT / "benchmarks" / "results", [mine]), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    page.locator(f"{STEPPER} input[name=step]").fill("6")
+    assert "3072 more than announced" in picture(page)
+    page.close()
+
+
 @pytest.mark.parametrize("part", ["threads", "tiles", "banks", "strides", "roof"])
 def test_every_control_of_a_drawing_changes_it_and_the_address(visit, part):
     page = visit()
