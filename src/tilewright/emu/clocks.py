@@ -55,7 +55,7 @@ class ClockShadow(Knowledge):
         self.products = ProductClocks(self) if machine.products else None
         self.bulk = BulkClocks(self)
         self.words = words_of(machine.program)
-        self.ends_barriers = any(one.opcode.startswith("mbarrier.inval") for one in machine.program.instructions)
+        self.ends_barriers = bool(machine.program.opcodes_begin("mbarrier.inval").any())
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine) if self.messages is None else None
         """Judges lanes of one warp, where they cannot pass one another messages."""

@@ -41,9 +41,8 @@ class LaneTable:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        instructions = machine.program.instructions
-        self.atomic = np.array([i.opcode.startswith(("atom", "red")) for i in instructions])
-        self.together = np.array([i.opcode.startswith(_TOGETHER) for i in instructions])
+        self.atomic = machine.program.opcodes_begin("atom", "red")
+        self.together = machine.program.opcodes_begin(*_TOGETHER)
         granules = len(machine.shared.initialised)
         self.writer, self.reader = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """1 + the lane of the batch that wrote or read last; SEVERAL for lanes of one step."""

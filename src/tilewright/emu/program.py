@@ -73,6 +73,7 @@ class Code:
     """Where registers of wgmma may be in flight; None for a program without."""
     runs: dict[Hashable, Any] = field(default_factory=dict)
     """What machines share of the blocks that they have bound (straight.py)."""
+    _begin: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict)
     _effects: dict[int, Effects] = field(default_factory=dict)
     """Those that were asked for: to keep all is more to look at for the garbage collector."""
 
@@ -98,6 +99,12 @@ class Code:
         if index not in self._effects:
             self._effects[index] = effects(self.instructions[index], self.handlers[index])
         return self._effects[index]
+
+    def opcodes_begin(self, *with_what: str) -> np.ndarray:
+        """Return which instructions' opcodes begin with one of some texts."""
+        if with_what not in self._begin:
+            self._begin[with_what] = np.array([i.opcode.startswith(with_what) for i in self.instructions], bool)
+        return self._begin[with_what]
 
     @cached_property
     def counted(self) -> list[tuple[str, registry.Flops | None, bool]]:

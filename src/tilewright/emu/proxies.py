@@ -40,10 +40,10 @@ class ProxyFences(Shadow):
         """Time of the last write."""
         self.clock = np.zeros(granules, np.int32)
         """How far the writer's warp had come at the last write."""
-        opcodes = [instruction.opcode for instruction in machine.program.instructions]
-        self.stores = any(opcode.startswith("cp.") and ".bulk_group" in opcode for opcode in opcodes)
+        instructions, copies = machine.program.instructions, np.flatnonzero(machine.program.opcodes_begin("cp."))
+        self.stores = any(".bulk_group" in instructions[index].opcode for index in copies.tolist())
         """Whether there are bulk copies from shared memory."""
-        self.copies = np.array([opcode.startswith("cp.async.c") for opcode in opcodes])
+        self.copies = machine.program.opcodes_begin("cp.async.c")
         """Which instructions are cp.async: CUTLASS and Triton multiply what it brought without a fence."""
         self.seen: dict[int, np.ndarray] = {}
         """Warp of the batch -> up to which clock it knew of each warp of its cluster at its last fence.proxy.async."""

@@ -208,7 +208,7 @@ class ChangedMaps:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.on = any(i.opcode.startswith("tensormap.replace.") for i in machine.program.instructions)
+        self.on = bool(machine.program.opcodes_begin("tensormap.replace.").any())
         self.changed: set[int] = set()
         """Addresses that an instruction for maps has changed."""
         self.acquired: dict[tuple[int, int], bytes] = {}

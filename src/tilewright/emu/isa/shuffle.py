@@ -100,10 +100,10 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
     value, by, clamp, members = (machine.source(instruction, x, "b32") for x in (a, b, c, mask))
     mode = instruction.fields["mode"]
 
-    def step() -> None:
-        values = _warps(machine, value)
-        amount = (_warps(machine, by) & np.uint32(31)).astype(np.int64)
-        bits = _warps(machine, clamp).astype(np.int64)
+    def sources() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return of each lane whom it reads, whether that is one of its segment, and where the segment begins."""
+        amount = (by.reshape(-1, 32 if len(by) > 1 else 1) & np.uint32(31)).astype(np.int64)
+        bits = clamp.reshape(-1, 32 if len(clamp) > 1 else 1).astype(np.int64)
         segment = (bits >> 8) & 31
         top = (_LANE & segment) | (bits & 31 & ~segment)
         low = _LANE & segment
@@ -119,7 +119,27 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
         else:
             other = low | (amount & ~segment)
             ok = other <= top
-        other = np.where(ok, other, _LANE) & 31
+        return np.where(ok, other, _LANE) & 31, ok, low
+
+    always = sources() if isinstance(b, Immediate) and isinstance(c, Immediate) else None
+
+    def whole() -> bool:
+        """Return whether of each warp all lanes are active, or none."""
+        mask = machine.mask
+        if mask is None:
+            return True
+        lanes = mask.reshape(-1, 32)
+        return bool((lanes == lanes[:, :1]).all())
+
+    def step() -> None:
+        values = _warps(machine, value)
+        other, ok, low = always or sources()
+        if always and whole():
+            _put(machine, put, values.take(other[0], axis=1))
+            if second is not None:
+                _put(machine, put_ok, np.broadcast_to(ok, values.shape))
+            return
+        other, ok, low = (np.broadcast_to(part, values.shape) for part in (other, ok, low))
         active = _active(machine)
         taking = np.take_along_axis(active, other, axis=1)
         undefined = active & ok & ~taking
