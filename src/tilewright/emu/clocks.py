@@ -15,7 +15,7 @@ from .compiled import address
 from .knowledge import Knowledge
 from .lane_races import LaneTable
 from .memory import sparse_zeros
-from .messages import STRONG, VOLATILE, Messages, passed, words_of
+from .messages import PLAIN, STRONG, VOLATILE, Messages, passed, words_of
 from .product_hazards import ProductClocks
 from .ptx import Instruction
 from .shadow import WORDS
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WRITING = ("write", "copy", "bulk_write", "bulk_merge")
 READING = ("read", "tensor", "bulk_read")
+REFUSED, NOTED, AT_ONCE = range(3)
+"""As native/clocks.c numbers its answers."""
 
 
 class ClockShadow(Knowledge):
@@ -48,6 +50,7 @@ class ClockShadow(Knowledge):
         }
         """The instruction of the last access of each kind."""
         self.copies_of: dict[int, SharedPattern] = {}
+        self.every = np.arange(machine.lanes)
         self.noted = np.zeros(granules, bool)
         """Whether a granule has any clock in these: bytes that only bulk copies write and wgmma reads have none."""
         self.used = False
@@ -114,6 +117,8 @@ class ClockShadow(Knowledge):
         if kind == "bulk_write" and self.alone and self.lanes:
             self._told_alone(pattern, *self._where(pattern))
         if kind in ("bulk_write", "tensor") and not word.updates and self._by_loops(pattern):
+            return
+        if kind in ("read", "write") and word.strength == PLAIN and not word.updates and self._noted_by_loops(pattern):
             return
         messages = self.messages if kind in ("read", "write", "atomic") else None
         if messages and word.hears:
@@ -194,6 +199,35 @@ class ClockShadow(Knowledge):
         if not library.bulk_write(self._tables(), low, high, int(lanes[0]) // 32, first, index):
             return False
         self.bulk.used = True
+        return True
+
+    def _noted_by_loops(self, pattern: SharedPattern) -> bool:
+        """Return whether the compiled loops found nothing wrong with a plain load or store, and noted it."""
+        library, machine, table = self.machine.compiled, self.machine, self.lanes
+        writes, index, met = pattern.kind == "write", pattern.instruction.index, machine.meetings
+        if library is None or table is None or (self.alone and not writes):
+            return False
+        granules, lanes = pattern.granules, self.every if pattern.lanes is None else pattern.lanes
+        together, shared, block = bool(table.together[index]), machine.shared, (0, 0)
+        if machine.cluster_size > 1:
+            block = shared.stride // shared.granule, machine.warps_per_cta
+        touch = np.array(
+            [address(granules), address(lanes), *granules.shape, writes, together, bool(met.parts), met.time + together,
+             index, *block, address(self.by[pattern.kind])],
+            np.int64,
+        )  # fmt: skip
+        found = library.access(self._tables(), address(table.told), address(touch))
+        if found == REFUSED:
+            return False
+        if together:
+            met.whole(np.unique(lanes // 32))
+        if writes:
+            self.stored = True
+            self.stored_at[lanes] = met.time
+        if found == AT_ONCE:
+            lanes, warps, known = self._where(pattern)
+            addresses = np.broadcast_to(pattern.addresses, lanes.shape)
+            self._compare(pattern, self.written, known, lanes, warps, addresses, "write")
         return True
 
     def _tables(self) -> int:

@@ -115,6 +115,8 @@ class Library:
         whether it is noted."""
         self.product_reads = self._function("tw_product_reads", 7, ctypes.c_int64)
         """(Clocks, granules, rows of them, granules a row, warps, warpgroups, 1 + instruction) -> likewise."""
+        self.access = self._function("tw_access", 3, ctypes.c_int64)
+        """(Clocks, its Lanes, its Touch) -> its answer."""
         self.epoch = self._function("tw_epoch", 6, ctypes.c_int64)
         """(native/epochs.c's Accessed, how many, events, how many, its table, a byte for each) -> its answer."""
         self.alike = self._function("tw_alike", 4, ctypes.c_int64)

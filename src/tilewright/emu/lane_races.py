@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .compiled import address
 from .meetings import Meetings
 from .shadow import Landing
 from .shared_memory import SharedPattern
@@ -50,6 +51,9 @@ class LaneTable:
         """The time of that, by the meetings."""
         self.wrote, self.read = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """The instruction."""
+        tables = self.writer, self.wrote_at, self.wrote, self.reader, self.read_at, self.read, self.atomic
+        self.told = np.array([*map(address, tables), address(machine.meetings.last)], np.int64)
+        """What the compiled loops are told of these (native/clocks.c)."""
 
     def reset(self) -> None:
         """A new batch of blocks starts."""

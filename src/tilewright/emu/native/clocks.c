@@ -18,6 +18,15 @@ typedef struct {
   Reads reads;  // all null for a program without wgmma
 } Clocks;
 
+// Which lanes touched a granule last (emu/lane_races.py): 1 + the lane of the batch or SEVERAL_LANES, when, and by
+// which instruction. atomic: of each instruction. met: when all lanes of each warp last came together.
+typedef struct {
+  s32 *writer, *wrote_at, *wrote, *reader, *read_at, *read;
+  const u8* atomic;
+  const s32* met;
+} Lanes;
+#define SEVERAL_LANES -1
+
 static inline int beyond(const s32* clocks, const s32* known, s64 warps, s64 own) {
   u32 found = 0;
   for (s64 w = 0; w < warps; ++w) found |= (clocks[w] > known[w]) & (w != own);
@@ -96,4 +105,82 @@ EXPORT s64 tw_product_reads(const Clocks* c, const s64* granules, s64 rows, s64 
   }
   tw_reads_begin(&c->reads, granules, rows, each, group, instruction);
   return 1;
+}
+
+// A load or store. together: the lanes of each warp come together in it. time: the number of the last meeting, this
+// one's included. parts: some lanes of warps have met. block_granules, block_warps: of a block of a cluster, 0 where
+// there is none.
+typedef struct {
+  const s64 *granules, *lanes;
+  s64 rows, each, writes, together, parts, time, instruction, block_granules, block_warps;
+  s32* by;  // the last instructions of this kind
+} Touch;
+#define MOST_GRANULES 65536
+enum { REFUSED, NOTED, AT_ONCE };
+
+// Whether a lane meets another one of its warp that touched something last and that it has not met since.
+static inline int apart(s32 last, s32 at, s32 id, s64 warp, const s32* met) {
+  return last && last != id && (last == SEVERAL_LANES || (last - 1) / 32 == warp) && at >= met[warp];
+}
+
+static int may_be_wrong(const Clocks* c, const Lanes* l, const Touch* a, u8* others) {
+  for (s64 r = 0, i = 0; r < a->rows; ++r) {
+    const s64 lane = a->lanes[r], warp = lane / 32, own = warp % c->warps;
+    const s32 *known = c->known + warp * c->width, id = (s32)lane + 1;
+    s64 first = 0;  // of the warps of the block whose memory it is
+    if (a->block_granules) first = a->granules[i] / a->block_granules * a->block_warps % c->warps;
+    for (const s64 end = i + a->each; i < end; ++i) {
+      const s64 g = a->granules[i];
+      if (c->flying[g] || c->objects[g] || (c->phase[g] > 0 && c->phase[g] > known[c->column[g]])) return 1;
+      if (a->writes) {
+        if (c->stored[g] || (c->reads.reading && c->reads.reading[g])) return 1;
+        for (s64 group = 0; group < c->reads.groups; ++group)
+          if (unwaited(waits_of(&c->reads, g, group), known + first + group * 4)) return 1;
+      }
+      if (c->noted[g]) {
+        if (beyond(c->written + g * c->warps, known, c->warps, own)) return 1;
+        if (beyond(c->updated + g * c->warps, known, c->warps, own)) return 1;
+        if (a->writes && beyond(c->read + g * c->warps, known, c->warps, own)) return 1;
+      }
+      others[i] = 0;
+      if (a->writes && a->together) continue;
+      const s32 last = l->writer[g];
+      if ((last != SEVERAL_LANES || l->atomic[l->wrote[g]]) && apart(last, l->wrote_at[g], id, warp, l->met)) return 1;
+      if (!apart(l->reader[g], l->read_at[g], id, warp, l->met)) continue;
+      if (a->writes || (a->parts && !a->together)) return 1;
+      others[i] = !a->together;
+    }
+  }
+  return 0;
+}
+
+// Check a plain load or store against what came before, and note it. REFUSED: it may be wrong, and nothing is noted;
+// AT_ONCE: two warps write one granule in it.
+EXPORT s64 tw_access(const Clocks* c, const Lanes* l, const Touch* a) {
+  static __thread u8 others[MOST_GRANULES];
+  if (a->rows * a->each > MOST_GRANULES || may_be_wrong(c, l, a, others)) return REFUSED;
+  s32* const who = a->writes ? l->writer : l->reader;
+  s32* const at = a->writes ? l->wrote_at : l->read_at;
+  s32* const by = a->writes ? l->wrote : l->read;
+  s32* const clocks = a->writes ? c->written : c->read;
+  int answer = NOTED;
+  for (s64 r = 0, i = 0; r < a->rows; ++r) {
+    const s64 lane = a->lanes[r], warp = lane / 32, own = warp % c->warps;
+    const s32* known = c->known + warp * c->width;
+    for (const s64 end = i + a->each; i < end; ++i) {
+      const s64 g = a->granules[i];
+      who[g] = (s32)lane + 1, at[g] = (s32)a->time, by[g] = (s32)a->instruction;
+      if (a->writes && c->noted[g] && beyond(clocks + g * c->warps, known, c->warps, own)) answer = AT_ONCE;
+      clocks[g * c->warps + own] = known[own];
+      c->noted[g] = 1;
+      a->by[g] = (s32)a->instruction;
+      if (a->writes) c->phase[g] = 0;
+    }
+  }
+  for (s64 r = 0, i = 0; r < a->rows; ++r)
+    for (const s64 end = (r + 1) * a->each; i < end; ++i) {
+      const s64 g = a->granules[i];
+      if (others[i] || who[g] != (s32)a->lanes[r] + 1) who[g] = SEVERAL_LANES;
+    }
+  return answer;
 }
