@@ -205,7 +205,7 @@ class ClockShadow(Knowledge):
         """Return whether the compiled loops found nothing wrong with a plain load or store, and noted it."""
         library, machine, table = self.machine.compiled, self.machine, self.lanes
         writes, index, met = pattern.kind == "write", pattern.instruction.index, machine.meetings
-        if library is None or table is None or (self.alone and not writes):
+        if library is None or table is None or self.alone or (writes and self.bulk.lent is not None):
             return False
         granules, lanes = pattern.granules, self.every if pattern.lanes is None else pattern.lanes
         together, shared, block = bool(table.together[index]), machine.shared, (0, 0)
@@ -221,9 +221,9 @@ class ClockShadow(Knowledge):
             return False
         if together:
             met.whole(np.unique(lanes // 32))
-        if writes:
+        if writes or not together:
             self.stored = True
-            self.stored_at[lanes] = met.time
+            (self.stored_at if writes else self.loaded_at)[lanes] = met.time
         if found == AT_ONCE:
             lanes, warps, known = self._where(pattern)
             addresses = np.broadcast_to(pattern.addresses, lanes.shape)
