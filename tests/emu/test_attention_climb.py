@@ -106,7 +106,7 @@ def test_a_long_climb_is_announced_by_the_rule_of_the_other_ladder(monkeypatch, 
     from tilewright.cli import climb
 
     rung = find_attention_rung("a16")
-    shapes = {rows: AttentionProblem.dense(1, 1, rows, rows, 32) for rows in (64, 4096)}
+    shapes = {rows: AttentionProblem.dense(1, 1, rows, rows, 32) for rows in (64, 8192)}
     small, large = (AttentionStep(rung, rung.default(p, H200.arch), p).emulation_seconds for p in shapes.values())
     assert large > 5 * small
     monkeypatch.setattr(climb, "LONG_S", small / 2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 START_S = 0.15
 SECONDS_PER = {
-    "instruction": 0.7e-9,  # of a thread, where fp32 units multiply
-    "multiply-add": 0.5e-9,  # of tensor cores, in a product
-    "copied multiply-add": 3.5e-9,  # the same where warps have roles, and mbarriers decide who runs next
-    "attention's multiply-add": 1.1e-9,  # with its share of a softmax
+    "instruction": 0.35e-9,  # of a thread, where fp32 units multiply
+    "multiply-add": 0.36e-9,  # of tensor cores, in a product
+    "copied multiply-add": 1.3e-9,  # the same where warps have roles, and mbarriers decide who runs next
+    "attention's multiply-add": 0.35e-9,  # with its share of a softmax
 }
 """Fitted to the processor's time of whole ladders on one core, with the compiled loops: at 512 and 1024 cubed, and at
-512 and 1024 queries, estimates were 0.75 to 1.3 of it."""
+512 and 2048 queries, estimates were 1.0 to 1.3 of it."""
 
 
 def emulation_seconds(what: str, count: float) -> float:
