@@ -60,8 +60,8 @@ class ClockShadow(Knowledge):
         self.words = words_of(machine.program)
         self.ends_barriers = bool(machine.program.opcodes_begin("mbarrier.inval").any())
         self.messages = Messages(self) if passed(machine.program) else None
-        self.lanes = LaneTable(machine) if self.messages is None else None
-        """Judges lanes of one warp, where they cannot pass one another messages."""
+        self.lanes: LaneTable | None = LaneTable(machine, self.messages)
+        """Judges lanes of one warp, while what they may tell one another can be followed."""
         self.stored_at = np.full(machine.lanes, -1, np.int64)
         """The time of each lane's last plain store, by the meetings."""
         self.loaded_at = np.full(machine.lanes, -1, np.int64)
@@ -119,6 +119,8 @@ class ClockShadow(Knowledge):
         if kind in ("bulk_write", "tensor") and not word.updates and self._by_loops(pattern):
             return
         if kind in ("read", "write") and word.strength == PLAIN and not word.updates and self._noted_by_loops(pattern):
+            if self.messages and kind == "write":
+                self.messages.tell_plainly(*self._places(pattern))
             return
         messages = self.messages if kind in ("read", "write", "atomic") else None
         if messages and word.hears:
@@ -150,7 +152,9 @@ class ClockShadow(Knowledge):
             self._compare(pattern, table, known, lanes, warps, addresses, name)
         if word.updates:
             self._lost(pattern, known, lanes, warps, addresses)
-        if self.lanes and kind in ("read", "write", "atomic", "copy", "bulk_read"):
+        if self.messages and (word.strength > PLAIN or self.messages.overflowed):
+            pass  # flags of lanes
+        elif self.lanes and kind in ("read", "write", "atomic", "copy", "bulk_read"):
             if self.alone and kind != "bulk_read":
                 self._told_alone(pattern, lanes, warps, known)
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
@@ -258,6 +262,8 @@ class ClockShadow(Knowledge):
                 continue
             if any(time > since and members[every].any() for time, members in met.parts):
                 continue  # some have met: whoever it was is taken to speak for all
+            if self.messages and (self.messages.told_at[warp] >= since or self.messages.overflowed):
+                continue  # by flags
             (cluster,), (own,) = self.place(np.array([32 * warp]))
             self.alone[int(cluster), int(own), int(self.order[cluster, own, own])] = ~absent, since
 

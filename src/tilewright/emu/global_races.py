@@ -59,7 +59,8 @@ class GlobalRaces:
         self.between = judged and units > 1 and (not listens or units <= MOST_UNITS)
         """Whether units are judged against one another."""
         heard = listens or any(role.narrow and role.head != "st" for role in roles)
-        self.within = UnitRaces(self, lanes=not heard) if judged and self.width > 1 else None
+        lanes = not heard or machine.shadow.messages is not None
+        self.within = UnitRaces(self, lanes=lanes) if judged and self.width > 1 else None
         self.fixed = FixedLoads(self) if judged and FixedLoads.needed(roles) else None
         self.lost = LostUpdates(self) if judged and LostUpdates.needed(roles) else None
         self.telling = Telling(machine, units, self.width) if listens and self.between else None

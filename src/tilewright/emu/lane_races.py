@@ -18,6 +18,7 @@ from .shared_memory import SharedPattern
 if TYPE_CHECKING:
     from .epochs import EpochShadow
     from .machine import Machine
+    from .messages import Messages
 
 SEVERAL = -1
 READS = ("read", "bulk_read")
@@ -40,10 +41,12 @@ class Meeting:
 class LaneTable:
     """A table by granule of shared memory: the lanes of its warp that touched it last."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, messages: Messages | None = None) -> None:
         self.machine = machine
         self.atomic = machine.program.opcodes_begin("atom", "red")
         self.together = machine.program.opcodes_begin(*_TOGETHER)
+        self.messages = messages
+        """What lanes may tell one another by flags."""
         granules = len(machine.shared.initialised)
         self.writer, self.reader = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """1 + the lane of the batch that wrote or read last; SEVERAL for lanes of one step."""
@@ -95,12 +98,14 @@ class LaneTable:
         several = (who[granules] != ids) | others
         who[granules[several]] = SEVERAL
 
-    @staticmethod
-    def _apart(last: np.ndarray, times: np.ndarray, lanes: np.ndarray, met: Meetings) -> np.ndarray:
+    def _apart(self, last: np.ndarray, times: np.ndarray, lanes: np.ndarray, met: Meetings) -> np.ndarray:
         """Return which lanes have not met those of their warp who touched something last."""
         others = np.where(last == SEVERAL, SEVERAL, last - 1)
         near: np.ndarray = (others < 0) | (others // 32 == lanes // 32)
-        return near & met.apart(lanes, others, times)
+        near &= met.apart(lanes, others, times)
+        if self.messages and near.any():
+            near &= ~self.messages.between_lanes(lanes, times)
+        return near
 
     def _against(
         self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, ids: np.ndarray, met: Meetings,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .program import Code
 
 PLAIN, VOLATILE, STRONG, ATOMIC = range(4)
+SEVERAL = -1
 MOST_PLACES = 4096
 """Places by which warps may tell each other something; beyond them nothing is known."""
 _FENCES = ("membar", "fence.acq_rel", "fence.sc", "fence.release")
@@ -111,6 +112,13 @@ class Messages:
         """What each warp would know of warps if no fence were missing."""
         self.places: dict[Hashable, Told] = {}
         """(cluster, place) -> what was told there."""
+        lanes = self.shadow.machine.lanes
+        self.heard_at = np.full(lanes, -1, np.int64)
+        """When each lane last heard anything, by the meetings."""
+        self.told_at = np.full(lanes // 32, -1, np.int64)
+        """When each warp first told anything since its lanes came together last ..."""
+        self.teller = np.zeros(lanes // 32, np.int64)
+        """... and the lane that did; SEVERAL for more than one."""
 
     @property
     def overflowed(self) -> bool:
@@ -133,6 +141,7 @@ class Messages:
 
     def hear(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes read places."""
+        self.listened(lanes)
         for cluster, warp, place in self._each(lanes, places):
             self._hear(cluster, warp, place, word)
 
@@ -147,6 +156,9 @@ class Messages:
     def tell(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes write places, one after another: over what was told there, or, by an atomic, besides that."""
         shadow, clusters = self.shadow, self.far is not self.fenced
+        if word.hears:
+            self.listened(lanes)
+        self.said(lanes)
         for cluster, warp, place in self._each(lanes, places):
             if word.hears:
                 self._hear(cluster, warp, place, word)
@@ -162,6 +174,29 @@ class Messages:
                         np.maximum(mine[: len(old)], old, out=mine[: len(old)])
             self.places[cluster, place] = Told(known, heard, near, here)
             shadow.step_on(cluster, warp)
+
+    def listened(self, lanes: np.ndarray) -> None:
+        """Lanes have heard something."""
+        meetings = self.shadow.machine.meetings
+        meetings.time += 1
+        self.heard_at[lanes] = meetings.time
+
+    def said(self, lanes: np.ndarray) -> None:
+        """Lanes have told something."""
+        meetings = self.shadow.machine.meetings
+        for warp in dict.fromkeys((lanes // 32).tolist()):
+            some = lanes[lanes // 32 == warp]
+            if self.told_at[warp] < meetings.last[warp]:
+                self.told_at[warp], self.teller[warp] = meetings.time, some[0]
+            if len(some) > 1 or self.teller[warp] != some[0]:
+                self.teller[warp] = SEVERAL
+
+    def between_lanes(self, lanes: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return which lanes may have been told by others of their warp of what these did at `times`."""
+        warps, heard = lanes // 32, self.heard_at[lanes]
+        told = self.told_at[warps]
+        by_others = (told >= self.shadow.machine.meetings.last[warps]) & (self.teller[warps] != lanes)
+        return np.asarray(by_others & (told < heard) & (heard > times))
 
     def _block(self, warp: int) -> int:
         """The block of a cluster that a warp of it belongs to."""

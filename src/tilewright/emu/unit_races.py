@@ -109,6 +109,8 @@ class UnitRaces:
         """See GlobalRaces.note."""
         word, messages = self.words[index], self.machine.shadow.messages
         writes = role.inside == (WRITE,)
+        if messages is not None and (role.listens or role.tells) and not (word.hears or word.tells):
+            (messages.listened if role.listens else messages.said)(self.races.cells(pattern, start, track)[1])
         if messages is None or not (word.hears or word.tells or (writes and messages.places)):
             self._look(role, index, pattern, start, track, claimed)
             return
@@ -329,6 +331,9 @@ class UnitRaces:
             result[far] = self.machine.shadow.unordered(mine[far], theirs[far], stamps[far])
         if self.lanes and near.any():
             result[near] = self.machine.meetings.apart(mine[near], theirs[near], times[near])
+            messages = self.machine.shadow.messages
+            if messages is not None and result[near].any():
+                result[near] &= ~messages.between_lanes(mine[near], times[near])
         return result
 
     def _at_once(self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray) -> list[Clash]:
