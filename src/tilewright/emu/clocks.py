@@ -247,9 +247,9 @@ class ClockShadow(Knowledge):
             self._told = np.array(told, np.int64)
         return address(self._told)
 
-    def told_by(self, lanes: np.ndarray) -> None:
+    def told_by(self, lanes: np.ndarray, clock: int | None = None) -> None:
         """Note of which lanes of their warps these cannot speak: of those that have stored or read since they last
-        met."""
+        met. `clock`: up to when they tell of their warp, where that is not now."""
         machine, met = self.machine, self.machine.meetings
         if self.lanes is None or not self.stored:
             return
@@ -258,14 +258,16 @@ class ClockShadow(Knowledge):
             absent = machine.scheduler.live[every].copy()
             absent[lanes[lanes // 32 == warp] % 32] = False
             since = int(met.last[warp])
+            (cluster,), (own,) = self.place(np.array([32 * warp]))
+            key = int(cluster), int(own), int(self.order[cluster, own, own]) if clock is None else clock
             if not (absent & (np.maximum(self.stored_at[every], self.loaded_at[every]) >= since)).any():
+                self.alone.pop(key, None)
                 continue
             if any(time > since and members[every].any() for time, members in met.parts):
                 continue  # some have met: whoever it was is taken to speak for all
-            if self.messages and (self.messages.told_at[warp] >= since or self.messages.overflowed):
-                continue  # by flags
-            (cluster,), (own,) = self.place(np.array([32 * warp]))
-            self.alone[int(cluster), int(own), int(self.order[cluster, own, own])] = ~absent, since
+            if self.messages and self.messages.spoken(warp, lanes, since):
+                continue
+            self.alone[key] = ~absent, since
 
     def _told_alone(self, pattern: SharedPattern, lanes: np.ndarray, warps: np.ndarray, known: np.ndarray) -> None:
         """Report reads of what a lane has stored, and writes of what it has read, of which another one of its warp has
@@ -308,11 +310,11 @@ class ClockShadow(Knowledge):
         machine.report(
             "lane_race",
             f"{WORDS.get(pattern.kind, pattern.kind)} at shared address {address:#x}, a {verb} by lane {lane % 32} of "
-            f"warp {int(machine.warp_of_lane[lane])}, of which another lane of that warp has told by an mbarrier",
+            f"warp {int(machine.warp_of_lane[lane])}, of which another lane of that warp has told",
             pattern.instruction, lanes, address,
             {
                 "other_access": machine.reporter.sources.where(other),
-                "missing": f"a __syncwarp() between the {verb} and the arrival by which one lane speaks for its warp",
+                "missing": f"a __syncwarp() between the {verb} and the arrival or flag by which one lane speaks for its warp",
             },
             other,
         )  # fmt: skip

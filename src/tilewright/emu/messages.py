@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -82,8 +82,7 @@ def passed(program: Code) -> bool:
     return tell and any(word.hears for word in words)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What one knows, and would know, who hears a place; in clusters also what those of block `cta` of it know."""
 
     known: np.ndarray
@@ -146,11 +145,10 @@ class Messages:
             self._hear(cluster, warp, place, word)
 
     def _hear(self, cluster: int, warp: int, place: int, word: Word) -> None:
-        told, here = self.places.setdefault((cluster, place), _NOTHING_TOLD), self._block(warp)
-        known = told.known
-        if told.near is not None and (word.narrow or told.cta == here):
-            known = told.near if told.cta == here else _NOTHING_TOLD.known
-        for mine, news in ((self.shadow.known[cluster, warp], known), (self.heard[cluster, warp], told.heard)):
+        known, heard, near, cta = self.places.setdefault((cluster, place), _NOTHING_TOLD)
+        if near is not None and (word.narrow or cta == self._block(warp)):
+            known = near if cta == self._block(warp) else _NOTHING_TOLD.known
+        for mine, news in ((self.shadow.known[cluster, warp], known), (self.heard[cluster, warp], heard)):
             np.maximum(mine[: len(news)], news, out=mine[: len(news)])
 
     def tell(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
@@ -162,7 +160,7 @@ class Messages:
         for cluster, warp, place in self._each(lanes, places):
             if word.hears:
                 self._hear(cluster, warp, place, word)
-            now, here = shadow.known[cluster, warp], self._block(warp)
+            now, here = shadow.known[cluster, warp], self._block(warp) if clusters else -1
             known = (now if word.releases and not (word.narrow and clusters) else self.far[cluster, warp]).copy()
             near = (now if word.releases else self.fenced[cluster, warp]).copy() if clusters else None
             heard = np.maximum(self.heard[cluster, warp], now[: shadow.warps])
@@ -172,6 +170,9 @@ class Messages:
                 for mine, old in ((known, before.known), (heard, before.heard), (near, around)):
                     if mine is not None and old is not None:
                         np.maximum(mine[: len(old)], old, out=mine[: len(old)])
+            if shadow.stored:
+                own = lanes[lanes // 32 == cluster * shadow.warps + warp]
+                shadow.told_by(own, int((known if near is None else near)[warp]))
             self.places[cluster, place] = Told(known, heard, near, here)
             shadow.step_on(cluster, warp)
 
@@ -183,13 +184,17 @@ class Messages:
 
     def said(self, lanes: np.ndarray) -> None:
         """Lanes have told something."""
-        meetings = self.shadow.machine.meetings
-        for warp in dict.fromkeys((lanes // 32).tolist()):
-            some = lanes[lanes // 32 == warp]
-            if self.told_at[warp] < meetings.last[warp]:
-                self.told_at[warp], self.teller[warp] = meetings.time, some[0]
-            if len(some) > 1 or self.teller[warp] != some[0]:
-                self.teller[warp] = SEVERAL
+        meetings, warps = self.shadow.machine.meetings, lanes // 32
+        told, first = self.told_at[warps], self.teller[warps]
+        new = told < meetings.last[warps]
+        self.told_at[warps[new]] = meetings.time
+        # Of several lanes the last stays, and does not equal the others.
+        self.teller[warps] = np.where(new | (first == lanes), lanes, SEVERAL)
+        self.teller[warps[self.teller[warps] != lanes]] = SEVERAL
+
+    def spoken(self, warp: int, lanes: np.ndarray, since: int) -> bool:
+        """Return whether other lanes of a warp than these may have told what it did since."""
+        return self.overflowed or (self.told_at[warp] >= since and self.teller[warp] not in lanes)
 
     def between_lanes(self, lanes: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Return which lanes may have been told by others of their warp of what these did at `times`."""
