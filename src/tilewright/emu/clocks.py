@@ -314,7 +314,7 @@ class ClockShadow(Knowledge):
             pattern.instruction, lanes, address,
             {
                 "other_access": machine.reporter.sources.where(other),
-                "missing": f"a __syncwarp() between the {verb} and the arrival or flag by which one lane speaks for its warp",
+                "missing": f"a __syncwarp() between the {verb} and the arrival or flag of the lane that speaks for it",
             },
             other,
         )  # fmt: skip
