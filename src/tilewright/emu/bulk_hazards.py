@@ -215,5 +215,4 @@ class BulkClocks:
         shadow.noted[granules] = True
         shadow.read[granules, warp] = shadow.order[cluster, warp, warp]
         shadow.by["read"][granules] = pattern.instruction.index
-        if shadow.lanes:
-            shadow.lanes.note_read(pattern, granules, pattern.lanes, self.machine.meetings)
+        shadow.lanes.note_read(pattern, granules, pattern.lanes, self.machine.meetings)

@@ -60,7 +60,7 @@ class ClockShadow(Knowledge):
         self.words = words_of(machine.program)
         self.ends_barriers = bool(machine.program.opcodes_begin("mbarrier.inval").any())
         self.messages = Messages(self) if passed(machine.program) else None
-        self.lanes: LaneTable | None = LaneTable(machine, self.messages)
+        self.lanes = LaneTable(machine, self.messages)
         """Judges lanes of one warp, while what they may tell one another can be followed."""
         self.stored_at = np.full(machine.lanes, -1, np.int64)
         """The time of each lane's last plain store, by the meetings."""
@@ -95,8 +95,7 @@ class ClockShadow(Knowledge):
             self.flying[:] = 0
             if self.products:
                 self.products.reset()
-            if self.lanes:
-                self.lanes.reset()
+            self.lanes.reset()
         self.used = False
         self.bulk.reset()
         if self.messages:
@@ -114,7 +113,7 @@ class ClockShadow(Knowledge):
         """Check an access against what came before it, then note it."""
         self.used = True
         word, kind = self.words[pattern.instruction.index], pattern.kind
-        if kind == "bulk_write" and self.alone and self.lanes:
+        if kind == "bulk_write" and self.alone:
             self._told_alone(pattern, *self._where(pattern))
         if kind in ("bulk_write", "tensor") and not word.updates and self._by_loops(pattern):
             return
@@ -154,7 +153,7 @@ class ClockShadow(Knowledge):
             self._lost(pattern, known, lanes, warps, addresses)
         if self.messages and (word.strength > PLAIN or self.messages.overflowed):
             pass  # flags of lanes
-        elif self.lanes and kind in ("read", "write", "atomic", "copy", "bulk_read"):
+        elif kind in ("read", "write", "atomic", "copy", "bulk_read"):
             if self.alone and kind != "bulk_read":
                 self._told_alone(pattern, lanes, warps, known)
             self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
@@ -209,7 +208,7 @@ class ClockShadow(Knowledge):
         """Return whether the compiled loops found nothing wrong with a plain load or store, and noted it."""
         library, machine, table = self.machine.compiled, self.machine, self.lanes
         writes, index, met = pattern.kind == "write", pattern.instruction.index, machine.meetings
-        if library is None or table is None or self.alone or (writes and self.bulk.lent is not None):
+        if library is None or self.alone or (writes and self.bulk.lent is not None):
             return False
         granules, lanes = pattern.granules, self.every if pattern.lanes is None else pattern.lanes
         together, shared, block = bool(table.together[index]), machine.shared, (0, 0)
@@ -251,7 +250,7 @@ class ClockShadow(Knowledge):
         """Note of which lanes of their warps these cannot speak: of those that have stored or read since they last
         met. `clock`: up to when they tell of their warp, where that is not now."""
         machine, met = self.machine, self.machine.meetings
-        if self.lanes is None or not self.stored:
+        if not self.stored:
             return
         for warp in dict.fromkeys((lanes // 32).tolist()):
             every = slice(32 * warp, 32 * warp + 32)
@@ -272,9 +271,7 @@ class ClockShadow(Knowledge):
     def _told_alone(self, pattern: SharedPattern, lanes: np.ndarray, warps: np.ndarray, known: np.ndarray) -> None:
         """Report reads of what a lane has stored, and writes of what it has read, of which another one of its warp has
         told without having met it."""
-        table = self.lanes
-        assert table is not None
-        granules = pattern.granules
+        table, granules = self.lanes, pattern.granules
         if pattern.kind == "read":
             clocks, who, at, by, verb = self.written, table.writer, table.wrote_at, table.wrote, "write"
         else:
@@ -422,7 +419,7 @@ class ClockShadow(Knowledge):
         if barrier is not None:
             self.bulk.comes_with(granules, barrier, pattern.instruction)
             return
-        if self.lanes:
+        if not (self.messages and self.messages.overflowed):
             self.lanes.landed(pattern, granules, lanes, self.machine.meetings)
         own = known[np.arange(len(warps)), warps]
         self.noted[granules] = True
