@@ -11,7 +11,7 @@ import pytest
 from single_instruction import DTYPE, ptx_for
 
 from tilewright import emu
-from tilewright.emu import coalesce, compiled
+from tilewright.emu import banks, coalesce, compiled
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
 from tilewright.emu.straight import FORMS, Straight
@@ -156,6 +156,24 @@ def test_sectors_are_those_of_the_definition(nbytes, reach):
     active = np.isin(np.arange(addresses.size), lanes).reshape(64, 32)
     expected = int(coalesce.sectors(addresses, nbytes, active).sum())
     assert library.sectors(compiled.address(some), compiled.address(lanes), len(lanes), nbytes, 0) == expected
+
+
+@pytest.mark.parametrize("access", ["load", "store", "matrix", "copy"])
+@pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 16])
+def test_bank_conflicts_are_those_of_the_definition(nbytes, access):
+    rng, library = np.random.default_rng(nbytes), compiled.library()
+    for reach in (8, 64, 256, 4096):
+        for share in (1.0, 0.6, 0.1):
+            every = rng.integers(0, reach, (40, 32)) * nbytes
+            every[20:, 1::2] = every[20:, ::2]  # lanes that pair up
+            every[30:, 2::4] = every[30:, ::4]
+            lanes = np.flatnonzero(rng.random(every.size) < share)
+            active = np.zeros(every.shape, bool)
+            active.reshape(-1)[lanes] = True
+            fronts, least = banks.wavefronts(every, nbytes, active, access), banks.ideal(every, nbytes, active)
+            expected = int(active.any(axis=1).sum()), int(fronts.sum()), int(least.sum())
+            given = np.ascontiguousarray(every.reshape(-1)[lanes])
+            assert library.conflicts(given, None if share == 1 else lanes, nbytes, access) == expected
 
 
 @pytest.mark.parametrize("share", [None, 0.01, 0.6])

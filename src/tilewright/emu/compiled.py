@@ -131,6 +131,7 @@ class Library:
         """(what native/engine.c calls State) -> what Python has to do."""
         self.sectors = self._function("tw_sectors", 5, ctypes.c_int64)
         """(addresses, lanes or 0, how many, bytes, shift) -> distinct sectors of each warp, summed."""
+        self._conflicts = self._function("tw_conflicts", 6)
         self._extent = self._function("tw_extent", 4)
         self.claim = self._function("tw_claim", 8, ctypes.c_int64)
         """(owners, cells, lanes, cells a lane, shift, lanes' numbers, units' first, width) -> whether all were free."""
@@ -156,6 +157,17 @@ class Library:
         self._extent(address(relative), 0 if lanes is None else address(lanes), len(relative), address(told))
         low, high, bits, warps = told.tolist()
         return low, high, bits, warps
+
+    def conflicts(
+        self, addresses: np.ndarray, lanes: np.ndarray | None, nbytes: int, access: str
+    ) -> tuple[int, int, int]:
+        """Return requests, wavefronts and the fewest that could do (banks.py), summed over the warps of some lanes
+        (None: all), which are in ascending order. Addresses are int64."""
+        told = np.empty(3, np.int64)
+        places, code = 0 if lanes is None else address(lanes), {"load": 0, "copy": 2}.get(access, 1)
+        self._conflicts(address(addresses), places, len(addresses), nbytes, code, address(told))
+        requests, fronts, least = told.tolist()
+        return requests, fronts, least
 
     def _names(self, listing: str) -> dict[str, int]:
         """Name -> code."""

@@ -364,6 +364,8 @@ class SharedMemory:
 
     def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, access: str) -> tuple[int, int, int]:
         """(requests, wavefronts, ideal) of all warps. A shift by whole rows of the banks changes none of them."""
+        if self.machine.compiled is not None:
+            return self.machine.compiled.conflicts(addresses, lanes, nbytes, access)
         shift = int(addresses[0]) // ROW * ROW
         key = (access, nbytes, (addresses - shift).tobytes(), None if lanes is None else lanes.tobytes())
         if key not in self._counts:

@@ -91,7 +91,8 @@ EXPORT s64 tw_firsts(const s64* keys, s64 n, s64* first, s64* which) {
 
 // Lanes `ids` of units of `width` lanes, which begin at `low`, take cells (`each` a lane, `shift` on) that are nobody's
 // or their own unit's; 0 for one that is another's.
-EXPORT s64 tw_claim(s32* owner, const s64* cells, s64 n, s64 each, s64 shift, const s32* ids, const s32* low, s64 width) {
+EXPORT s64 tw_claim(s32* owner, const s64* cells, s64 n, s64 each, s64 shift, const s32* ids, const s32* low,
+                    s64 width) {
   for (s64 k = 0; k < n; ++k)
     for (s64 j = 0; j < each; ++j) {
       s32* place = owner + cells[k * each + j] + shift;
@@ -99,4 +100,99 @@ EXPORT s64 tw_claim(s32* owner, const s64* cells, s64 n, s64 each, s64 shift, co
       *place = ids[k];
     }
   return 1;
+}
+
+// Bank conflicts of requests to shared memory by the rule of emu/banks.py.
+enum { OF_LOAD, OF_STORE, OF_COPY };  // ldmatrix counts as a store does
+
+// Words asked for, by bank: each one once.
+typedef struct {
+  u32 words[32][128];
+  u8 count[32];
+} Banks;
+
+static inline void ask(Banks* b, u32 word) {
+  const u32 bank = word & 31;
+  for (int k = 0; k < b->count[bank]; ++k)
+    if (b->words[bank][k] == word) return;
+  b->words[bank][b->count[bank]++] = word;
+}
+
+// The most words of a bank, and in `all` those of all banks.
+static int busiest(const Banks* b, int* all) {
+  int most = 0;
+  *all = 0;
+  for (int bank = 0; bank < 32; ++bank) {
+    *all += b->count[bank];
+    most = b->count[bank] > most ? b->count[bank] : most;
+  }
+  return most;
+}
+
+// One warp's request; lanes that ask for nothing have the address -1.
+typedef struct {
+  s64 at[32];
+  int words;  // of each lane
+} Request;
+
+static int degree(const Request* q, int from, int to, int* all) {
+  Banks b;
+  memset(b.count, 0, sizeof b.count);
+  for (int lane = from; lane < to; ++lane)
+    for (int k = 0; q->at[lane] >= 0 && k < q->words; ++k) ask(&b, (u32)(q->at[lane] >> 2) + (u32)k);
+  return busiest(&b, all);
+}
+
+static int paired(const Request* q, int from, int to) {
+  int fine = 0;
+  for (int distance = 1; distance < 3; ++distance) {
+    int agree = 1;
+    for (int lane = from; lane < to; ++lane) {
+      const s64 mine = q->at[lane], other = q->at[lane ^ distance];
+      agree &= mine < 0 || other < 0 || mine == other;
+    }
+    fine |= agree;
+  }
+  return fine;
+}
+
+static s64 fronts_of(const Request* q, int lanes, s64 bytes, s64 access, s64* ideal) {
+  int all, none;
+  const int most = degree(q, 0, 32, &all);
+  *ideal = (all + 31) / 32;
+  if (access == OF_COPY && bytes == 16) return (lanes * bytes + 127) / 128;
+  if (access == OF_COPY) {
+    u8 asked[32] = {0}, highest = 0;
+    for (int lane = 0; lane < 32; ++lane)
+      for (int k = 0; q->at[lane] >= 0 && k < q->words; ++k) ++asked[((q->at[lane] >> 2) + k) & 31];
+    for (int bank = 0; bank < 32; ++bank) highest = asked[bank] > highest ? asked[bank] : highest;
+    return highest;
+  }
+  if (bytes <= 4) return most;
+  s64 fronts = 0;
+  const int whole = bytes == 8 ? 32 : 16;
+  for (int start = 0; start < 32; start += whole) {
+    const int middle = start + whole / 2, end = start + whole;
+    if (access == OF_LOAD && paired(q, start, end))
+      fronts += degree(q, start, end, &none);
+    else
+      fronts += degree(q, start, middle, &none) + degree(q, middle, end, &none);
+  }
+  return fronts;
+}
+
+// Requests, wavefronts and the fewest that could do, summed over the warps of some lanes in ascending order.
+EXPORT void tw_conflicts(const s64* addresses, const s64* lanes, s64 n, s64 bytes, s64 access, s64* told) {
+  told[0] = told[1] = told[2] = 0;
+  for (s64 start = 0, stop; start < n; start = stop) {
+    Request q = {.words = bytes < 4 ? 1 : (int)bytes / 4};
+    for (int lane = 0; lane < 32; ++lane) q.at[lane] = -1;
+    const s64 warp = (lanes ? lanes[start] : start) >> 5;
+    for (stop = start; stop < n && (lanes ? lanes[stop] : stop) >> 5 == warp; ++stop)
+      q.at[(lanes ? lanes[stop] : stop) & 31] = addresses[stop];
+    s64 ideal;
+    ++told[0];
+    told[1] += fronts_of(&q, (int)(stop - start), bytes, access, &ideal);
+    told[2] += ideal;
+  }
 }
