@@ -96,6 +96,8 @@ def _conversions() -> dict[str, Form]:
                     name = f"u{to}_of_{signed}{source}"
                 for sign in "us":
                     forms[f"cvt.{sign}{to}.{signed}{source}"] = (name, (f"{sign}{to}", f"{signed}{source}"))
+    forms["cvt.rn.bf16.f32"] = ("bf16_of_f32", ("b16", "f32"))
+    forms["cvt.rn.bf16x2.f32"] = ("pack_bf16", ("b32", "f32", "f32"))
     for kind in ("u32", "s32"):
         forms[f"cvt.rn.f32.{kind}"] = (f"f32_of_{kind}", ("f32", kind))
         forms[f"cvt.rzi.{kind}.f32"] = (f"{kind}_of_f32", (kind, "f32"))

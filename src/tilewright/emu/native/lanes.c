@@ -39,6 +39,10 @@ static inline s32 cut_s32(f32 x) {
   return x != x ? 0 : x >= 0x1p31f ? 2147483647 : x <= -0x1p31f ? -2147483647 - 1 : (s32)x;
 }
 static inline u32 cut_u32(f32 x) { return !(x > 0) ? 0 : x >= 0x1p32f ? 4294967295u : (u32)x; }
+static inline u32 bf16_bits(f32 x) {
+  const u32 bits = bits_of(x);
+  return x != x ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
 
 // clang-format off
 // name, type of the result, types of the sources x, y, z, value
@@ -87,6 +91,7 @@ static inline u32 cut_u32(f32 x) { return !(x > 0) ? 0 : x >= 0x1p32f ? 42949672
     X(u64_of_u32, u64, u32, u32, u32, x) X(u64_of_s32, s64, s32, s32, s32, x) X(low16_of_64, u16, u64, u64, u64, x) \
     X(u32_of_u16, u32, u16, u16, u16, x) X(u32_of_s16, s32, s16, s16, s16, x) \
     X(u64_of_u16, u64, u16, u16, u16, x) X(u64_of_s16, s64, s16, s16, s16, x) \
+    X(bf16_of_f32, u16, f32, f32, f32, bf16_bits(x)) X(pack_bf16, u32, f32, f32, f32, bf16_bits(x) << 16 | bf16_bits(y)) \
     X(f32_of_u32, f32, u32, u32, u32, x) X(f32_of_s32, f32, s32, s32, s32, x) \
     X(s32_of_f32, s32, f32, f32, f32, cut_s32(x)) X(u32_of_f32, u32, f32, f32, f32, cut_u32(x)) \
     X(add_f32, f32, f32, f32, f32, QUIET32(x + y)) X(sub_f32, f32, f32, f32, f32, QUIET32(x - y)) \
