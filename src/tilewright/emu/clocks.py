@@ -183,6 +183,12 @@ class ClockShadow(Knowledge):
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
 
+    def meet(self, members: np.ndarray | None) -> None:
+        """Lanes came together."""
+        races = self.machine.races
+        if members is None and self.messages and races is not None and races.telling is not None:
+            races.telling.meet(self.machine.mask)
+
     def _by_loops(self, pattern: SharedPattern) -> bool:
         """Return whether the compiled loops found nothing wrong with a bulk copy's write or a product's read, and noted
         it."""
@@ -249,12 +255,12 @@ class ClockShadow(Knowledge):
     def told_by(self, lanes: np.ndarray, clock: int | None = None) -> None:
         """Note of which lanes of their warps these cannot speak: of those that have stored or read since they last
         met. `clock`: up to when they tell of their warp, where that is not now."""
-        machine, met = self.machine, self.machine.meetings
+        met = self.machine.meetings
         if not self.stored:
             return
         for warp in dict.fromkeys((lanes // 32).tolist()):
             every = slice(32 * warp, 32 * warp + 32)
-            absent = machine.scheduler.live[every].copy()
+            absent = np.ones(32, bool)  # those that have ended, too
             absent[lanes[lanes // 32 == warp] % 32] = False
             since = int(met.last[warp])
             (cluster,), (own,) = self.place(np.array([32 * warp]))
@@ -265,6 +271,7 @@ class ClockShadow(Knowledge):
             if any(time > since and members[every].any() for time, members in met.parts):
                 continue  # some have met: whoever it was is taken to speak for all
             if self.messages and self.messages.spoken(warp, lanes, since):
+                self.alone.pop(key, None)
                 continue
             self.alone[key] = ~absent, since
 

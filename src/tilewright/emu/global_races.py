@@ -141,6 +141,8 @@ class GlobalRaces:
         if self.telling is not None and (role.tells or role.listens):
             self._tell(role, index, pattern, start, track, self.telling)
             return
+        if self.telling is not None and role.kinds == (WRITE,):
+            self.telling.store(self.cells(pattern, start, track)[1])
         starts = track.seen.setdefault((index, pattern), set())
         if start not in starts:
             starts.add(start)
@@ -442,6 +444,15 @@ class GlobalRaces:
                 rows, columns = np.nonzero(other)
                 theirs, clocks = (last[other] - 1) // self.telling.grain, table.clock[slot][cells[other]]
                 known, told[rows, columns], apart[rows, columns] = self.telling.knows(lanes[rows], theirs, clocks)
+                if kind == WRITE and self.telling.alone:
+                    alone = known & self.telling.told_alone(lanes[rows], theirs, clocks, last[other] - 1)
+                    if alone.any():
+                        first = int(np.flatnonzero(alone)[0])
+                        cell = int(cells[rows[first], columns[first]])
+                        self.reports.report_alone(
+                            index, lanes[np.unique(rows[alone])], track.buffer.start + cell * self.granule,
+                            int(last[rows[first], columns[first]]) - 1, int(table.by[slot][cell]),
+                        )  # fmt: skip
                 if kind == WRITE and role is not None and role.kinds == (READ,) and not role.uncached:
                     self._unacquired(track, index, cells, lanes, low, slot, rows, columns, known)
                 # What was read has been used before the flag was set, with a fence or without.

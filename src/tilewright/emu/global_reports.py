@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .global_tracks import Clash
 from .global_words import (
     POLL,
@@ -77,6 +79,24 @@ class RaceReports:
             f"{' (the same instruction)' if clash.other is instruction else ''}, and {ordered}"
             + (", which store one value" if same else ""),
             instruction, clash.lanes, clash.address, details, clash.other,
+        )  # fmt: skip
+
+    def report_alone(self, index: int, lanes: np.ndarray, address: int, writer: int, by: int) -> None:
+        """An access to what a lane of another block has stored, of which another lane of its warp has told."""
+        machine = self.machine
+        other, (cta, thread) = machine.program.instructions[by], divmod(writer, machine.warps_per_cta * 32)
+        block = machine.block_at(cta)
+        machine.report(
+            "lane_race",
+            f"an access at {address:#x}, {machine.memory.describe(address)}; a write by lane {thread % 32} of warp "
+            f"{thread // 32} of block {block}, of which another lane of that warp has told",
+            machine.program.instructions[index], lanes, address,
+            {
+                "other_access": machine.reporter.sources.where(other),
+                "other_thread": f"block {block}, warp {thread // 32}, lane {thread % 32}",
+                "missing": "a __syncwarp() between the write and the flag of the lane that speaks for it",
+            },
+            other,
         )  # fmt: skip
 
     def _kind(self, role: Role, instruction: Instruction, kind: int, clash: Clash, other_role: Role, same: bool) -> str:

@@ -176,6 +176,11 @@ class Messages:
             self.places[cluster, place] = Told(known, heard, near, here)
             shadow.step_on(cluster, warp)
 
+    def step_on(self, warps: np.ndarray) -> None:
+        """Step the clocks of warps of the batch on."""
+        for warp in warps.tolist():
+            self.shadow.step_on(*divmod(warp, self.shadow.warps))
+
     def listened(self, lanes: np.ndarray) -> None:
         """Lanes have heard something."""
         meetings = self.shadow.machine.meetings

@@ -95,6 +95,15 @@ class Telling:
         self.news: dict[int, list[News]] = {}
         """Of units of the batch; `before` has what all their warps know without them."""
         self.before: dict[int, np.ndarray] = {}
+        self.stored_at = np.full(machine.lanes, -1, np.int64)
+        """When each lane of the batch last ran a plain store, by the meetings ..."""
+        self.stored_clock = np.zeros(machine.lanes, np.int32)
+        """... and by its warp's clock, where warps are told apart."""
+        self.stored = np.zeros(machine.lanes // 32, bool)
+        """Which warps have since their lanes came together last."""
+        self.alone: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
+        """(column, clock) -> lanes whose stores then another lane has told of without having met them, and up to which
+        clock it has told."""
         self.overflowed = False
         self.quiet = True
         """Nobody has run a fence: `known`, `fenced` and `flag_known` are all zeros."""
@@ -120,7 +129,8 @@ class Telling:
         self.clock = np.ones_like(self.clock)
         self.news.clear()
         self.before.clear()
-        self.read[:] = self.listened[:] = -1
+        self.read[:] = self.listened[:] = self.stored_at[:] = -1
+        self.stored[:] = False
         self.age += 1
 
     @property
@@ -199,9 +209,58 @@ class Telling:
             mine = slice(column - column % self.parts, column - column % self.parts + self.parts)
             self.flag_known[flag, mine] = self.flag_heard[flag, mine] = EVERYTHING
 
+    def store(self, lanes: np.ndarray) -> None:
+        """Lanes run a plain store."""
+        if self.machine.shadow.messages is not None and self.grain == 32:
+            warps = lanes // 32
+            self.stored_at[lanes], self.stored_clock[lanes] = self.machine.meetings.time, self.clocks[warps]
+            self.stored[warps] = True
+
+    def meet(self, mask: np.ndarray | None) -> None:
+        """The active lanes of each warp came together: what is stored from now on is told apart from what was."""
+        warps = self.stored.copy() if mask is None else self.stored & mask.reshape(-1, 32).any(axis=1)
+        if warps.any():
+            self.stored[warps] = False
+            if self.parts == 1:
+                self._tick(np.flatnonzero(warps))
+            elif (messages := self.machine.shadow.messages) is not None:
+                messages.step_on(np.flatnonzero(warps))
+
+    def _speak(self, role: Role, lanes: np.ndarray) -> None:
+        """Note for which lanes of their warps these cannot speak: for those that have stored since they last met."""
+        met, messages = self.machine.meetings, self.machine.shadow.messages
+        for warp in np.unique(lanes // 32).tolist():
+            own, since, column = lanes[lanes // 32 == warp], int(met.last[warp]), self.first * self.parts + warp
+            now = int(self._own(warp)[warp % self.parts])
+            until = now if role.releases else min(now, int(self.fenced[warp // self.parts, column]))
+            every = slice(32 * warp, 32 * warp + 32)
+            absent = self.stored_at[every] >= since  # those that have ended, too
+            absent[own % 32] = False
+            clocks = self.stored_clock[every]
+            absent &= clocks <= until
+            if not absent.any() or messages is None or messages.spoken(warp, own, since):
+                for key in [key for key, (_, end) in self.alone.items() if key[0] == column and end == until]:
+                    del self.alone[key]
+            elif not any(time > since and members[every].any() for time, members in met.parts):
+                for clock in np.unique(clocks[absent]).tolist():
+                    self.alone[column, clock] = absent & (clocks == clock), until
+
+    def told_alone(
+        self, lanes: np.ndarray, columns: np.ndarray, clocks: np.ndarray, writers: np.ndarray
+    ) -> np.ndarray:  # fmt: skip
+        """Return which lanes of the batch know what lanes `writers` of the grid stored by another lane alone."""
+        found, units = np.zeros(len(columns), bool), lanes // self.width
+        for (column, clock), (absent, until) in self.alone.items():
+            here = (columns == column) & (clocks == clock)
+            if here.any():
+                found |= here & absent[writers % 32] & (self.known[units, columns] == until)
+        return found
+
     def act(self, role: Role, lanes: np.ndarray, words: np.ndarray, tells: bool = True) -> None:
         """Lanes listen at places, and tell (unless not `tells`), one after another."""
         grains = lanes // self.grain
+        if tells and (self.alone or self.stored.any()):
+            self._speak(role, lanes)
         self.quiet &= not role.releases
         first, _ = self._firsts(words * (len(self.known) * self.parts) + grains)
         words, grains = words[first], grains[first]

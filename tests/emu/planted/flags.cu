@@ -265,3 +265,98 @@ extern "C" __global__ void rows_wait_for_rows_of_their_own_warp(const float *low
         }
     }
 }
+
+//! lane_race | grid 2 | i32[32]=arange i32[32]=zeros i32[1]=zeros i32[32]=zeros
+extern "C" __global__ void one_lane_tells_another_block_of_all(const int *in, int *mail, int *flag, int *out) {
+    int t = threadIdx.x;
+    if (blockIdx.x == 0) {
+        mail[t] = in[t]; // BUG
+        __threadfence();
+        if (t == 0) atomicExch(flag, 1);
+    } else {
+        if (t == 0) {
+            while (!atomicAdd(flag, 0)) {}
+            __threadfence();
+        }
+        __syncwarp();
+        out[t] = mail[31 - t]; // BUG
+    }
+}
+
+//! lane_race | grid 2 | block 64 | i32[64]=arange i32[64]=zeros u32[2]=zeros i32[64]=zeros
+extern "C" __global__ void a_release_by_one_lane_for_each_warp(const int *in, int *row, unsigned *flag, int *out) {
+    int t = threadIdx.x;
+    if (blockIdx.x == 0) {
+        row[t] = in[t]; // BUG
+        if (t % 32 == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag + t / 32) : "memory");
+    } else {
+        unsigned seen = 0;
+        while (!seen) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag + t / 32) : "memory");
+        out[t] = row[t ^ 9]; // BUG
+    }
+}
+
+//! lane_race | grid 4 | i32[128]=arange i32[128]=zeros i32[1]=zeros i32[32]=zeros
+extern "C" __global__ void one_lane_counts_before_the_others_have_written(const int *in, int *part, int *count, int *out) {
+    int t = threadIdx.x, last = 0;
+    part[32 * blockIdx.x + t] = in[32 * blockIdx.x + t]; // BUG
+    __threadfence();
+    if (t == 0) last = atomicAdd(count, 1) == gridDim.x - 1;
+    last = __shfl_sync(0xffffffff, last, 0);
+    if (!last) return;
+    __threadfence();
+    int sum = 0;
+    for (int b = 0; b < gridDim.x; ++b) sum += __ldcg(&part[32 * b + t]); // BUG
+    out[t] = sum;
+}
+
+//! right | grid 4 | i32[128]=arange i32[128]=zeros i32[1]=zeros i32[32]=zeros
+extern "C" __global__ void one_lane_counts_after_the_others_have_written(const int *in, int *part, int *count, int *out) {
+    int t = threadIdx.x, last = 0;
+    part[32 * blockIdx.x + t] = in[32 * blockIdx.x + t];
+    __threadfence();
+    __syncwarp();
+    if (t == 0) last = atomicAdd(count, 1) == gridDim.x - 1;
+    last = __shfl_sync(0xffffffff, last, 0);
+    if (!last) return;
+    __threadfence();
+    int sum = 0;
+    for (int b = 0; b < gridDim.x; ++b) sum += __ldcg(&part[32 * b + t]);
+    out[t] = sum;
+}
+
+//! right | grid 2 | i32[32]=arange i32[32]=zeros i32[32]=zeros i32[1]=zeros i32[32]=zeros
+extern "C" __global__ void what_is_stored_after_the_syncwarp_is_not_told(const int *in, int *mail, int *own, int *flag, int *out) {
+    int t = threadIdx.x;
+    if (blockIdx.x == 0) {
+        mail[t] = in[t];
+        __syncwarp();
+        own[t] = 1;
+        if (t == 0) {
+            __threadfence();
+            atomicExch(flag, 1);
+        }
+    } else {
+        if (t == 0) {
+            while (!atomicAdd(flag, 0)) {}
+            __threadfence();
+        }
+        __syncwarp();
+        out[t] = mail[31 - t];
+    }
+}
+
+//! right | grid 2 | block 64 | i32[64]=arange i32[64]=zeros i32[64]=zeros i32[64]=zeros
+extern "C" __global__ void each_lane_tells_for_itself(const int *in, int *mail, volatile int *flag, int *out) {
+    int t = threadIdx.x, other = (t + 7) % 64;
+    if (blockIdx.x == 0) {
+        mail[t] = in[t];
+        __threadfence();
+        for (int l = 31; l >= 0; --l)
+            if (t % 32 == l) flag[t] = 1;
+    } else {
+        while (!flag[other]) {}
+        __threadfence();
+        out[t] = __ldcg(&mail[other]);
+    }
+}

@@ -278,7 +278,7 @@ template <bool FENCED, bool MET> __device__ void partial_sums(float *part, unsig
     if (last) atomicAdd(out, sum);
 }
 
-//! global_race | grid 4 | block 64 | f32[256]=zeros u32[1]=zeros f32[1]=zeros
+//! global_race,lane_race | grid 4 | block 64 | f32[256]=zeros u32[1]=zeros f32[1]=zeros
 extern "C" __global__ void one_thread_counts_before_the_others_have_written(float *part, unsigned *count, float *out) {
     partial_sums<true, false>(part, count, out); // BUG
 }
