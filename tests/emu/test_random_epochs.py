@@ -1,7 +1,7 @@
 """Random accesses to shared memory by two warps: what is reported is the same with the compiled loops and without.
 
-The programs differ in what orders the warps: barriers of the block, judged by epochs, or an mbarrier too, judged by
-vector clocks. Nearly all of them have faults.
+The programs differ in what orders the warps: barriers of the block, judged by epochs, or an mbarrier or flags too,
+judged by vector clocks. Nearly all of them have faults.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BYTES = 4096
 class Writer:
     """A program as PTX, drawn from a seed."""
 
-    def __init__(self, seed: int, bulk: bool) -> None:
-        self.random, self.bulk = random.Random(seed), bulk
+    def __init__(self, seed: int, how: str) -> None:
+        self.random, self.bulk, self.flags = random.Random(seed), how == "bulk copies", how == "flags"
         self.lines: list[str] = []
         self.phases = 0
 
@@ -33,6 +33,7 @@ class Writer:
     def statement(self) -> None:
         draw, guard = self.random, self.random.choice(["", "", "@%p1 ", "@!%p1 ", "@%p2 "])
         kinds = [*["st", "ld", "bar"] * 2, "wide", "matrix", "atom", "copy", "wait", "meet", *["bulk"] * 3 * self.bulk]
+        kinds += ["fence", "tell", "hear"] * self.flags
         kind = draw.choice(kinds)
         if kind == "st":
             self.lines.append(f"{guard}st.shared.b32 {self.place()}, %r1;")
@@ -51,6 +52,14 @@ class Writer:
             self.lines += ["cp.async.commit_group;"] * draw.randrange(2)
         elif kind == "wait":
             self.lines.append(draw.choice(["cp.async.wait_all;", "cp.async.wait_group 0;", "cp.async.wait_group 1;"]))
+        elif kind == "fence":
+            self.lines.append("fence.acq_rel.cta;")
+        elif kind in ("tell", "hear"):
+            place = self.place()
+            self.lines.append(
+                f"{guard}st.volatile.shared.b32 {place}, %r1;" if kind == "tell" else
+                f"{guard}ld.volatile.shared.b32 %r9, {place};"
+            )  # fmt: skip
         elif kind == "bar":
             self.lines.append("bar.sync 0;")
         elif kind == "meet":
@@ -108,7 +117,7 @@ setp.eq.u32 %p2, %r8, 0;"""
             part = len(self.lines)
             for _ in range(self.random.randrange(3, 10)):
                 self.statement()
-            if not self.bulk:  # an epoch that is known already
+            if not self.bulk and not self.flags:  # an epoch that is known already
                 self.lines += self.lines[part:]
         return "\n".join([head, *self.lines, "cp.async.wait_all;", "bar.sync 0;", "ret;", "}"])
 
@@ -126,10 +135,10 @@ def told(ptx: str) -> list[str]:
     return [str(hazard) for hazard in found]
 
 
-@pytest.mark.parametrize("bulk", [False, True], ids=["epochs", "clocks"])
+@pytest.mark.parametrize("how", ["barriers", "bulk copies", "flags"])
 @pytest.mark.parametrize("seed", range(80))
-def test_what_is_reported_of_random_epochs_is_the_same(seed, bulk, monkeypatch):
-    ptx = Writer(seed, bulk).program()
+def test_what_is_reported_of_random_epochs_is_the_same(seed, how, monkeypatch):
+    ptx = Writer(seed, how).program()
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     found = told(ptx)
     monkeypatch.setenv(compiled.VARIABLE, "0")

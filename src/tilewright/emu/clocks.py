@@ -216,13 +216,15 @@ class ClockShadow(Knowledge):
         writes, index, met = pattern.kind == "write", pattern.instruction.index, machine.meetings
         if library is None or self.alone or (writes and self.bulk.lent is not None):
             return False
+        if self.messages and self.messages.overflowed:
+            return False
         granules, lanes = pattern.granules, self.every if pattern.lanes is None else pattern.lanes
         together, shared, block = bool(table.together[index]), machine.shared, (0, 0)
         if machine.cluster_size > 1:
             block = shared.stride // shared.granule, machine.warps_per_cta
         touch = np.array(
-            [address(granules), address(lanes), *granules.shape, writes, together, bool(met.parts), met.time + together,
-             index, *block, address(self.by[pattern.kind])],
+            [address(granules), address(lanes), *granules.shape, writes, together, bool(met.parts or self.messages),
+             met.time + together, index, *block, address(self.by[pattern.kind])],
             np.int64,
         )  # fmt: skip
         found = library.access(self._tables(), address(table.told), address(touch))

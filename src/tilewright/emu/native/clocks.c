@@ -108,8 +108,8 @@ EXPORT s64 tw_product_reads(const Clocks* c, const s64* granules, s64 rows, s64 
 }
 
 // A load or store. together: the lanes of each warp come together in it. time: the number of the last meeting, this
-// one's included. parts: some lanes of warps have met. block_granules, block_warps: of a block of a cluster, 0 where
-// there is none.
+// one's included. parts: some lanes of a warp may have met. block_granules, block_warps: of a block of a cluster, 0
+// where there is none.
 typedef struct {
   const s64 *granules, *lanes;
   s64 rows, each, writes, together, parts, time, instruction, block_granules, block_warps;
