@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from .schedule import Scheduler
 
 Release = Callable[[np.ndarray], None]
+
+
+class Use(NamedTuple):
+    """One completed use of a barrier."""
+
+    waited: np.ndarray
+    """Which warps of the block have waited there ..."""
+    clocks: np.ndarray
+    """... and their clocks then."""
+    threads: int
+    instruction: Instruction
 
 
 class BlockBarriers:
@@ -29,6 +40,8 @@ class BlockBarriers:
         self.expected: dict[tuple[int, int], int | None] = {}
         self.passed: dict[tuple[int, int], int] = {}
         """(cta, barrier) -> threads that its last completed use counted."""
+        self.last: dict[tuple[int, int], Use] = {}
+        """(cta, barrier) -> its last completed use."""
         self.on_release: dict[int, Release] = {}
 
     def reset(self) -> None:
@@ -37,6 +50,7 @@ class BlockBarriers:
         self.tokens.clear()
         self.expected.clear()
         self.passed.clear()
+        self.last.clear()
 
     def look_again(self, running: np.ndarray) -> None:
         """Threads have exited: those that wait in blocks that still run may be all that are left."""
@@ -64,6 +78,10 @@ class BlockBarriers:
             if scheduler.live_count != machine.lanes:
                 self._missing(instruction, None)
                 alive = scheduler.running()
+            for place in [place for place in self.last if place[1] == ident]:
+                if alive is None or alive[place[0]]:
+                    self._after_last_use(instruction, place, np.ones(machine.warps_per_cta, bool), expected)
+                    self.last.pop(place, None)
             machine.shadow.barrier(alive)
             scheduler.current = resume
             return
@@ -84,6 +102,7 @@ class BlockBarriers:
             place = (cta, ident)
             if place in self.expected:
                 self._counts(instruction, place, expected)
+            self._after_last_use(instruction, place, by_warp[cta], expected)
             self.expected[place] = expected
             if not blocking:
                 self.tokens[place] = self.tokens.get(place, 0) + 32 * int(by_warp[cta].sum())
@@ -103,6 +122,32 @@ class BlockBarriers:
                 instruction, np.flatnonzero(scheduler.active_mask() & (machine.cta_of_lane == place[0])), None,
                 {"where_each_waits": whereabouts(scheduler, place[0], instruction)},
             )  # fmt: skip
+
+    def _after_last_use(
+        self, instruction: Instruction, place: tuple[int, int], warps: np.ndarray, expected: int | None
+    ) -> None:  # fmt: skip
+        """Report warps that may have come before the last use of a barrier, by others, was over."""
+        last, machine = self.last.get(place), self.machine
+        if last is None:
+            return
+        early = warps & ~last.waited
+        if early.any():
+            early &= ~machine.shadow.come_after(place[0], np.flatnonzero(last.waited), last.clocks)
+        if not early.any():
+            return
+        width = machine.warps_per_cta * 32
+        warp = int(np.flatnonzero(early)[0])
+        machine.report(
+            "barrier_counts",
+            f"warp {warp} reaches barrier {place[1]} for {expected or width} threads, and nothing orders that after "
+            f"its use before, for {last.threads}, in which it may be counted",
+            instruction, place[0] * width + 32 * warp + np.arange(32), None,
+            {
+                "the_use_before": machine.reporter.sources.where(last.instruction),
+                "missing": "another barrier for one of the two groups, or one that orders them",
+            },
+        )  # fmt: skip
+        self.last.pop(place, None)
 
     def _too_many(self, instruction: Instruction, place: tuple[int, int]) -> None:
         """Report threads at a barrier that takes fewer: which of them meet is anybody's guess."""
@@ -144,6 +189,9 @@ class BlockBarriers:
         if expected is None:
             self._missing(machine.program.instructions[int(scheduler.parked_at[lanes[0]])], cta)
         self.passed[cta, ident] = expected or width
+        use = machine.program.instructions[int(scheduler.parked_at[lanes[0]])]
+        clocks = machine.shadow.clocks_of(cta, np.flatnonzero(warps))
+        self.last[cta, ident] = Use(warps, clocks, expected or width, use)
         self._same_place(lanes)
         if bool((waiting == live).all()) and expected in (None, machine.threads):
             whole = np.zeros(machine.ctas, bool)

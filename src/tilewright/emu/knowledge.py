@@ -98,6 +98,16 @@ class Knowledge(Shadow):
             self._own = self.order[:, every, every].reshape(-1)
         return self._own
 
+    def clocks_of(self, cta: int, warps: np.ndarray) -> np.ndarray:
+        """Return how far warps of a block have come, for `come_after`."""
+        first = cta % self.machine.cluster_size * self.machine.warps_per_cta
+        return np.asarray(self.by_cta[cta, warps, first + warps])
+
+    def come_after(self, cta: int, warps: np.ndarray, clocks: np.ndarray) -> np.ndarray:
+        """Return which warps of a block do what they do next after any of these was at its clock."""
+        first = cta % self.machine.cluster_size * self.machine.warps_per_cta
+        return np.asarray((self.by_cta[cta][:, first + warps] >= clocks).any(axis=1))
+
     def view(self, warp: int) -> np.ndarray:
         """Return what a warp knows of warps, now."""
         return np.array(self.order[warp // self.warps, warp % self.warps])

@@ -78,6 +78,14 @@ class ProxyFences(Shadow):
         """Return how far each warp has come."""
         return self.inner.stamps()
 
+    def clocks_of(self, cta: int, warps: np.ndarray) -> np.ndarray:
+        """Return how far warps have come."""
+        return self.inner.clocks_of(cta, warps)
+
+    def come_after(self, cta: int, warps: np.ndarray, clocks: np.ndarray) -> np.ndarray:
+        """Return which warps come after others' clocks."""
+        return self.inner.come_after(cta, warps, clocks)
+
     def view(self, warp: int) -> np.ndarray:
         """Return what a warp knows of others."""
         return self.inner.view(warp)

@@ -65,6 +65,14 @@ class Shadow:
         """Return for pairs of lanes in one cluster whether what the others' warps did at `stamps` may still go on."""
         raise NotImplementedError
 
+    def clocks_of(self, cta: int, warps: np.ndarray) -> np.ndarray:
+        """Return how far warps of a block have come, for `come_after`."""
+        return np.zeros(len(warps), np.int32)
+
+    def come_after(self, cta: int, warps: np.ndarray, clocks: np.ndarray) -> np.ndarray:
+        """Return which warps of a block do what they do next after any of these was at its clock."""
+        return np.ones(self.machine.warps_per_cta, bool)
+
     def view(self, warp: int) -> np.ndarray:
         """Up to which stamp a warp of the batch comes after each warp of its cluster."""
         raise NotImplementedError

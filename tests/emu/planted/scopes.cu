@@ -367,3 +367,50 @@ extern "C" __global__ void copies_tell_two_mbarriers(const int *in, int *out, in
     }
     out[threadIdx.x] = sum;
 }
+
+//! barrier_counts | block 96 | i32[96]=arange i32[96]=zeros
+extern "C" __global__ void two_warps_meet_at_the_barrier_of_all(const int *in, int *out) {
+    __shared__ int s[96];
+    s[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    int seen = 0;
+    if (threadIdx.x < 64) {
+        asm volatile("bar.sync 0, 64;" ::: "memory");
+        seen = s[63 - threadIdx.x];
+    }
+    __syncthreads(); // BUG
+    out[threadIdx.x] = seen;
+}
+
+//! barrier_counts | block 128 | i32[128]=arange i32[128]=zeros
+extern "C" __global__ void two_pairs_of_warps_meet_at_one_barrier(const int *in, int *out) {
+    __shared__ int s[128];
+    s[threadIdx.x] = in[threadIdx.x];
+    if (threadIdx.x < 64) asm volatile("bar.sync 1, 64;" ::: "memory"); // BUG
+    else asm volatile("bar.sync 1, 64;" ::: "memory"); // BUG
+    out[threadIdx.x] = s[threadIdx.x ^ 32];
+}
+
+//! right | block 96 | i32[96]=arange i32[96]=zeros
+extern "C" __global__ void a_barrier_is_handed_on_in_turns(const int *in, int *out) {
+    __shared__ int s[96];
+    int t = threadIdx.x, warp = t / 32, seen = 0;
+    s[t] = in[t];
+    if (warp < 2) {
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        seen = s[t ^ 32];
+    }
+    __syncthreads();
+    if (warp > 0) asm volatile("bar.sync 1, 64;" ::: "memory");
+    if (warp == 2) {
+        s[t] = 7;
+        asm volatile("bar.arrive 3, 64;" ::: "memory");
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+    }
+    if (warp == 0) {
+        asm volatile("bar.sync 3, 64;" ::: "memory");
+        seen += s[64 + t];
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+    }
+    out[t] = seen;
+}
