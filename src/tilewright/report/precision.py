@@ -71,7 +71,7 @@ def _fastest(rung_id: str, name: str, form: str = "") -> Callable[[Record], str]
 
 SIZES: tuple[Column, ...] = (
     ("m x n x k", _size),
-    *(column for rung_id in ("t02_fp32x3", "t03_fp32x3_split") for column in (
+    *(column for rung_id in ("t02_fp32x3", "t03_fp32x3_split", "t05_fp32x3_pairs") for column in (
         (f"{rung_id[:3]}'s fastest config", _fastest(rung_id, "config_text")),
         ("us", _fastest(rung_id, "us", ".1f")),
         ("of cuBLAS fp32", _fastest(rung_id, "ratio_to_cublas", ".1%")),
