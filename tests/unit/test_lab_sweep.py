@@ -25,7 +25,15 @@ def test_a_case_names_configs_of_its_rungs(name):
         assert candidate.rung.precision == problem.precision
         assert problem.dtype in candidate.rung.dtypes
     by_rung = [candidate.rung.id for candidate in found]
-    assert max(by_rung.count(rung) for rung in by_rung) <= case["keep"]
+    assert max(by_rung.count(rung) for rung in by_rung) <= case.get("keep", case.get("tiles"))
+
+
+def test_a_sweep_of_tiles_times_each_tile_once():
+    case = read_suite(find_suite("bf16-wgmma-tiles"))["cases"][1]
+    found = sweep.candidates(case, GPUS["H200"])
+    tiles = [(candidate.rung.id, candidate.config.tile_m, candidate.config.tile_n) for candidate in found]
+    assert len(set(tiles)) == len(tiles) == 2 * case["tiles"]
+    assert ("h12_wgmma", 128, 192) in tiles
 
 
 @pytest.fixture

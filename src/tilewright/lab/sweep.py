@@ -22,6 +22,7 @@ from .select import select_rungs
 
 KEEP = 12
 """Configs of a case, if it does not say how many."""
+ALL = 1 << 20
 
 
 def problem_of(case: dict[str, Any]) -> GemmProblem:
@@ -33,10 +34,19 @@ def problem_of(case: dict[str, Any]) -> GemmProblem:
 
 
 def candidates(case: dict[str, Any], gpu: Gpu) -> list[Candidate]:
-    """The first `keep` configs of each of a case's rungs, in the model's order."""
+    """The first `keep` configs of each of a case's rungs, in the model's order; or of the first `tiles` tiles the first
+    config."""
     problem = problem_of(case)
-    rungs = select_rungs(case.get("rungs"), problem.dtype, problem.precision)
-    return [found for rung in rungs for found in explore(problem, gpu, [rung], case.get("keep", KEEP)).kept]
+    found: list[Candidate] = []
+    for rung in select_rungs(case.get("rungs"), problem.dtype, problem.precision):
+        if "tiles" not in case:
+            found += explore(problem, gpu, [rung], case.get("keep", KEEP)).kept
+            continue
+        firsts: dict[tuple[int, int], Candidate] = {}
+        for candidate in explore(problem, gpu, [rung], ALL).kept:
+            firsts.setdefault((candidate.config.tile_m, candidate.config.tile_n), candidate)
+        found += list(firsts.values())[: case["tiles"]]
+    return found
 
 
 def sweep_records(
