@@ -90,8 +90,8 @@ class Telling:
         self.flag_heard = np.zeros((FLAGS, self.columns), np.int32)
         """... and would know."""
         self.version = np.zeros(FLAGS, np.int64)
-        self.read = np.full((FLAGS, count), -1, np.int64)
-        """The version that each unit of the batch has seen; -1: none."""
+        self.read = np.full((FLAGS, count * self.parts), -1, np.int64)
+        """The version that each column of the batch has seen; -1: none."""
         self.news: dict[int, list[News]] = {}
         """Of units of the batch; `before` has what all their warps know without them."""
         self.before: dict[int, np.ndarray] = {}
@@ -297,13 +297,13 @@ class Telling:
         changed = False
         for grain, flag in zip(grains.tolist(), flags.tolist(), strict=True):
             unit = grain // self.parts
-            if role.listens and self.read[flag, unit] != self.version[flag]:
+            if role.listens and self.read[flag, grain] != self.version[flag]:
                 if self.parts > 1:
                     self._hear(unit, grain, flag)
                 if not self.quiet:
                     np.maximum(self.known[unit], self.flag_known[flag], out=self.known[unit])
                 np.maximum(self.heard[unit], self.flag_heard[flag], out=self.heard[unit])
-                self.read[flag, unit] = self.version[flag]
+                self.read[flag, grain] = self.version[flag]
                 changed = True
             if tells:
                 self._tell(flag, grain, role, atomic)
@@ -376,9 +376,15 @@ class Telling:
     def has_newest(self, word: int, unit: int) -> bool:
         """Return whether a unit, counted from the batch's first, has read what a place holds now."""
         flag = self.flags.get(word)
-        return flag is not None and bool(self.read[flag, unit] == self.version[flag])
+        return flag is not None and bool((self._read_by(unit)[flag] == self.version[flag]).any())
 
     def has_listened(self, word: int, unit: int) -> bool:
         """Return whether a unit of the batch has read a place by an atomic or a strong load."""
         here = unit - self.first
-        return word in self.flags and 0 <= here < len(self.known) and bool(self.read[self.flags[word], here] >= 0)
+        if word not in self.flags or not 0 <= here < len(self.known):
+            return False
+        return bool((self._read_by(here)[self.flags[word]] >= 0).any())
+
+    def _read_by(self, unit: int) -> np.ndarray:
+        """The versions of each flag that the columns of a unit of the batch have seen."""
+        return self.read[:, unit * self.parts : (unit + 1) * self.parts]

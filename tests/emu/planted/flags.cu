@@ -360,3 +360,37 @@ extern "C" __global__ void each_lane_tells_for_itself(const int *in, int *mail, 
         out[t] = __ldcg(&mail[other]);
     }
 }
+
+//! right | grid 2 | block 64 | i32[64]=arange i32[64]=zeros i32[1]=zeros i32[64]=zeros
+extern "C" __global__ void each_warp_hears_the_same_flag(const int *in, int *mail, volatile int *flag, int *out) {
+    int t = threadIdx.x;
+    if (blockIdx.x == 0) {
+        mail[t] = in[t];
+        __syncthreads();
+        if (t == 0) {
+            __threadfence();
+            *flag = 1;
+        }
+    } else {
+        while (!*flag) {}
+        __threadfence();
+        out[t] = __ldcg(&mail[63 - t]);
+    }
+}
+
+//! global_race | grid 2 | block 64 | i32[64]=arange i32[64]=zeros i32[1]=zeros i32[64]=zeros
+extern "C" __global__ void one_warp_of_two_hears_it(const int *in, int *mail, volatile int *flag, int *out) {
+    int t = threadIdx.x;
+    if (blockIdx.x == 0) {
+        mail[t] = in[t]; // BUG
+        __syncthreads();
+        if (t == 0) {
+            __threadfence();
+            *flag = 1;
+        }
+    } else {
+        while (t < 32 && !*flag) {}
+        __threadfence();
+        out[t] = __ldcg(&mail[63 - t]); // BUG
+    }
+}
