@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from single_instruction import DTYPE, ptx_for
 
+import tilewright as tw
 from tilewright import emu
 from tilewright.emu import banks, coalesce, compiled
+from tilewright.emu.clocks import ClockShadow
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
 from tilewright.emu.straight import FORMS, Straight
@@ -421,3 +423,43 @@ def test_warps_sum_in_the_order_of_lanes_with_the_same_bits(kind, spread, gpu):
         ours = run(warps)
         with compiled.without():
             np.testing.assert_array_equal(run(warps), ours)
+
+
+MANY_BARRIERS = r"""
+extern "C" __global__ void grow(float *out) {
+    __shared__ unsigned long long bars[40];
+    __shared__ float s[64];
+    int t = threadIdx.x;
+    s[t] = t;
+    __syncthreads();
+    if (t == 0)
+        for (int i = 0; i < 40; ++i)
+            asm volatile("mbarrier.init.shared.b64 [%0], 2;" ::"r"((unsigned)__cvta_generic_to_shared(bars + i)));
+    __syncthreads();
+    out[t] = s[63 - t];
+}
+"""
+
+
+def test_the_loops_are_told_of_knowledge_that_has_grown_where_it_was(monkeypatch):
+    """Memory that has been let go may be had again: that a table lies where one lay does not say that it is that."""
+    space, grow, tell, widths = np.zeros(1 << 16, np.int32), ClockShadow.make_room, ClockShadow._tables, []
+
+    def grow_in_place(self, columns):
+        grow(self, columns)
+        table = space[: self.known.size].reshape(self.known.shape)
+        table[:] = self.known
+        self.known, self.order = table, table[:, :, : self.warps]
+        self.by_cta = table.reshape(self.machine.ctas, self.machine.warps_per_cta, -1)
+
+    def tell_and_look(self):
+        told = tell(self)
+        widths.append((int(self._told[12]), self.known.shape[2]))
+        return told
+
+    monkeypatch.setattr(ClockShadow, "make_room", grow_in_place)
+    monkeypatch.setattr(ClockShadow, "_tables", tell_and_look)
+    monkeypatch.delenv("TILEWRIGHT_EMULATOR_C", raising=False)
+    tw.emulate(MANY_BARRIERS, "grow", grid=1, block=64, args=[np.zeros(64, np.float32)])
+    assert len(set(widths)) == 2
+    assert all(told == width for told, width in widths)

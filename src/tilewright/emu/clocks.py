@@ -243,14 +243,14 @@ class ClockShadow(Knowledge):
 
     def _tables(self) -> int:
         """Return where the compiled loops find what they are told of the tables."""
-        known, bulk, products = address(self.known), self.bulk, self.products
-        if not len(self._told) or self._told[13] != known:
+        known, width, bulk, products = self.known, self.known.shape[2], self.bulk, self.products
+        if not len(self._told) or self._told[12] != width:  # a wider table may lie where the old one did
             reads = np.zeros(5, np.int64) if products is None else products.told
             parts = (
                 self.noted, bulk.merging, bulk.objects, self.flying, self.written, self.read, self.updated, bulk.phase,
                 bulk.column, bulk.by, bulk.reading,
             )  # fmt: skip
-            told = [*map(address, parts), self.warps, self.known.shape[2], known, *reads.tolist()]
+            told = [*map(address, parts), self.warps, width, address(known), *reads.tolist()]
             self._told = np.array(told, np.int64)
         return address(self._told)
 
