@@ -17,8 +17,11 @@ from tilewright.emu import memory
 from tilewright.emu.api import decoded
 from tilewright.emu.arguments import parse_argument
 from tilewright.emu.engine import Engine
+from tilewright.emu.global_races import GlobalRaces
+from tilewright.emu.global_tracks import Track
 from tilewright.emu.hazards import KINDS
 from tilewright.emu.machine import Machine
+from tilewright.emu.shadow import Shadow
 from tilewright.errors import CompileError, ConfigRejected, InvalidOperand, PtxError
 from tilewright.jit import Launch, compile_source, current_executor
 
@@ -261,14 +264,33 @@ def test_reading_a_kernel_leaves_the_garbage_collector_as_it_was(on, text):
         gc.enable()
 
 
-def test_a_launch_leaves_no_machine_to_the_garbage_collector():
-    def machines():
-        return [one for one in gc.get_objects() if isinstance(one, Machine | Engine)]
+def test_a_launch_leaves_nothing_to_the_garbage_collector():
+    def parts():
+        return [one for one in gc.get_objects() if isinstance(one, Machine | Engine | GlobalRaces | Track | Shadow)]
 
-    before = {id(one): one for one in machines()}
+    before = {id(one): one for one in parts()}
     source = 'extern "C" __global__ void k(int *x) { x[threadIdx.x] += 1; }'
-    assert tw.emulate(source, "k", 1, 32, [np.zeros(32, np.int32)]).arrays[0].sum() == 32
-    assert not any(vars(one) for one in machines() if id(one) not in before)
+    gc.disable()
+    try:
+        assert tw.emulate(source, "k", 1, 32, [np.zeros(32, np.int32)]).arrays[0].sum() == 32
+        assert not [one for one in parts() if id(one) not in before]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(("first", "seldom"), [(500, 50_000), (60_000, 60_000), (0, 0)])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_launch_is_seldom_looked_through_for_garbage_and_others_as_before(first, seldom, fails):
+    seen, before = [], gc.get_threshold()
+    gc.set_threshold(first, 7, 8)
+    try:
+        with contextlib.suppress(tw.errors.EmulatorFault):
+            array = np.zeros(1 if fails else 128, np.float32)
+            tw.emulate(ADD, "add", 2, 64, [array, array, 128], progress=lambda *_: seen.append(gc.get_threshold()))
+        assert set(seen) == (set() if fails else {(seldom, 7, 8)})
+        assert gc.get_threshold() == (first, 7, 8)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_the_emulator_is_an_executor():

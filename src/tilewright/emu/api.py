@@ -16,7 +16,7 @@ from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from ..words import Told
 from .clusters import check_cluster
 from .compiled import emulated
-from .garbage import uncollected
+from .garbage import seldom_collected, uncollected
 from .hazards import Hazard, Reporter, Sources
 from .jobs import run_parts, why_alone
 from .link import function_address
@@ -242,14 +242,16 @@ def run(
             alone = alone or run_parts(task, memory, jobs, trace, reporter, told)
         if jobs == 1 or alone:
             done = 0
-            machine = machine_for(task, memory, reporter, trace, images, workspace, order, recorder)
-            machine.alive = None if progress is None else lambda: told(0)
-            with machine.underflow.watch():
-                for first in task.batches:
-                    machine.run(first)
-                    told(1)
-                machine.finish()
-            machine.take_apart()
+            with seldom_collected():
+                machine = machine_for(task, memory, reporter, trace, images, workspace, order, recorder)
+                machine.alive = None if progress is None else lambda: told(0)
+                with machine.underflow.watch():
+                    for first in task.batches:
+                        machine.run(first)
+                        told(1)
+                    machine.finish()
+                machine.take_apart()
+                del machine
     finally:
         for address in (*symbols.values(), *([workspace] if workspace else [])):
             memory.release(address)

@@ -30,12 +30,24 @@ Merge = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """merge(old, new): what a reduction leaves, uint8 [units, 16]."""
 
 
+class Units:
+    """Pieces of a block's shared memory, of 16 bytes or as few as one write has, in the order of what is copied."""
+
+    __slots__ = ("first", "numbers", "row")
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers = numbers
+        self.first, last = int(numbers.min()), int(numbers.max())
+        self.row = len(numbers) if last - self.first + 1 == len(numbers) else 0
+        """How many there are from the first on, where all are different and none between them is left out."""
+
+
 @dataclass(eq=False)
 class Store:
     """A copy out of shared memory. `put` takes the bytes, uint8 [units, 16]."""
 
     pattern: SharedPattern
-    units: np.ndarray
+    units: Units
     rows: Rows
     put: Put
     flight: Flight | None
@@ -58,7 +70,7 @@ class BulkPattern(SharedPattern):
     __slots__ = ("_granules", "each", "start", "units")
 
     def __init__(
-        self, kind: str, instruction: Instruction, nbytes: int, units: np.ndarray, start: int, each: int
+        self, kind: str, instruction: Instruction, nbytes: int, units: Units, start: int, each: int
     ) -> None:  # fmt: skip
         """start: the unit with which the block's memory begins."""
         super().__init__(kind, instruction, nbytes)
@@ -69,7 +81,7 @@ class BulkPattern(SharedPattern):
     def granules(self) -> np.ndarray:  # type: ignore[override]
         """Granule indices in the batch's shared memory, [1, granules]."""
         if self._granules is None:
-            first = (self.start + self.units) * self.each
+            first = (self.start + self.units.numbers) * self.each
             self._granules = (first[:, None] + np.arange(self.each)).reshape(1, -1)
         return self._granules
 
@@ -89,27 +101,27 @@ class BulkCopies:
         self.loads.clear()
 
     def pattern(
-        self, kind: str, instruction: Instruction, lane: int, cta: int, units: np.ndarray, unit: int = UNIT
+        self, kind: str, instruction: Instruction, lane: int, cta: int, units: Units, unit: int = UNIT
     ) -> SharedPattern:
         """Units of so many bytes of a block's shared memory, as the hazard checker is told of them."""
         machine, shared = self.machine, self.machine.shared
         each = unit // shared.granule
         made = BulkPattern(kind, instruction, unit, units, cta * shared.stride // unit, each)
         made.lanes = np.array([lane])
-        made.addresses = units[:1] * unit
-        first, last = int(units.min()), int(units.max())
-        if last - first + 1 == len(units):  # they are all different
-            made.piece = slice((made.start + first) * each, (made.start + last + 1) * each)
+        made.addresses = units.numbers[:1] * unit
+        if units.row:
+            first = (made.start + units.first) * each
+            made.piece = slice(first, first + units.row * each)
         made.warps = machine.warp_of_lane[made.lanes] + np.uint8(1)
         return made
 
-    def _host(self, cta: int, units: np.ndarray, unit: int = UNIT) -> tuple[np.ndarray, np.ndarray]:
+    def _host(self, cta: int, units: Units, unit: int = UNIT) -> tuple[np.ndarray, np.ndarray]:
         """(shared memory of the batch as [.., unit] bytes, rows of it)."""
         shared = self.machine.shared
-        return shared.data.reshape(-1, unit), cta * shared.stride // unit + units
+        return shared.data.reshape(-1, unit), cta * shared.stride // unit + units.numbers
 
     def load(
-        self, instruction: Instruction, lane: int, cta: int, units: np.ndarray, data: np.ndarray, barrier: Mbarrier,
+        self, instruction: Instruction, lane: int, cta: int, units: Units, data: np.ndarray, barrier: Mbarrier,
         credited: int, merge: Merge | None = None, rows: Rows | None = None, lent: SharedPattern | None = None,
     ) -> None:  # fmt: skip
         """A copy of `data` [units, bytes of one] into a block starts; it will credit so many bytes to the mbarrier.
@@ -146,7 +158,7 @@ class BulkCopies:
 
         barrier.deliveries.append(deliver)
 
-    def store(self, instruction: Instruction, lane: int, units: np.ndarray, rows: Rows, put: Put) -> None:
+    def store(self, instruction: Instruction, lane: int, units: Units, rows: Rows, put: Put) -> None:
         """A copy out of the lane's block to rows of global memory starts."""
         machine = self.machine
         cta = int(machine.cta_of_lane[lane])

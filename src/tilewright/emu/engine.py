@@ -178,6 +178,9 @@ class Engine:
         """Number -> pattern, what has to stay where it is, and whether it is one of shared memory."""
         self.events = np.zeros((EVENTS, 4), np.int64)
         self._claims = np.zeros(6, np.int64)
+        self._claims_at = address(self._claims)
+        self._lanes: np.ndarray | None = None
+        """The lanes of the grid that the loops have been told of, for their claims."""
         self._picked = np.zeros(machine.lanes, bool)
         self._picked_at = address(self._picked)
         self._tables: dict[int, np.ndarray] = {}
@@ -305,11 +308,11 @@ class Engine:
         state[S["races"]] = races is not None and races.on
         state[S["claims"]] = 0
         if races is not None and races.telling is None and machine.shadow.messages is None:
-            self._claims[:] = (
-                races.between, races.within is not None, address(races.lane), address(races.low), races.width,
-                races.granule.bit_length() - 1,
-            )  # fmt: skip
-            state[S["claims"]] = address(self._claims)
+            if races.lane is not self._lanes:  # another batch
+                self._lanes = races.lane
+                self._claims[2:] = address(races.lane), address(races.low), races.width, races.granule.bit_length() - 1
+            self._claims[:2] = races.between, races.within is not None
+            state[S["claims"]] = self._claims_at
         if machine.memory.released != self._released:  # a pattern may have been in what is no buffer any more
             self._released = machine.memory.released
             for access in self.every:

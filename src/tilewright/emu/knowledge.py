@@ -65,6 +65,14 @@ class Knowledge(Shadow):
         cta, size = self.machine.cta_of_lane[lanes], self.machine.cluster_size
         return cta // size, cta % size * self.machine.warps_per_cta + self.machine.warp_of_lane[lanes]
 
+    def _warps_of(self, lanes: np.ndarray) -> np.ndarray:
+        """The warps of the batch that lanes are of, each once, in order."""
+        if len(lanes) == 1:
+            return lanes // 32
+        there = np.zeros(self.machine.lanes // 32, bool)
+        there[lanes // 32] = True
+        return np.flatnonzero(there)
+
     def _join(self, lanes: np.ndarray, before: np.ndarray | None) -> np.ndarray:
         """Return what the warps of lanes of one cluster know together, and what is in `before`; the warps then step
         on."""
@@ -73,7 +81,7 @@ class Knowledge(Shadow):
             done = self.known[cluster, warp].copy()
             self.known[cluster, warp, warp] += 1
         else:
-            warps = np.unique(lanes // 32 % self.warps)
+            warps = self._warps_of(lanes) % self.warps
             done = self.known[cluster, warps].max(axis=0)
             self.known[cluster, warps, warps] += 1
         self._own = None
@@ -200,7 +208,7 @@ class Knowledge(Shadow):
 
     def acquired(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
         """Lanes have seen that a phase is complete. `narrow`: they listen to their own block, in so many words."""
-        warps = np.unique(lanes // 32)
+        warps = self._warps_of(lanes)
         self._learn(warps, barrier.published_near if narrow and self.machine.cluster_size > 1 else barrier.published)
         self.machine.meetings.whole(warps)
 
@@ -221,5 +229,5 @@ class Knowledge(Shadow):
     def cluster_acquired(self, lanes: np.ndarray) -> None:
         """Lanes go on from the barrier of their cluster."""
         for some in self._by_cluster(lanes):
-            self._learn(np.unique(some // 32), self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
-        self.machine.meetings.whole(np.unique(lanes // 32))
+            self._learn(self._warps_of(some), self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
+        self.machine.meetings.whole(self._warps_of(lanes))

@@ -403,8 +403,11 @@ class Machine(MachineOperands):
         the memory of the blocks, which else the garbage collector has to find."""
         if self.straight:
             self.straight.share()
-        if self.engine:
-            vars(self.engine).clear()
+        for track in self.races.tracks if self.races else ():
+            track.buffer.track = None
+        for part in (self.engine, self.races, getattr(self.shadow, "inner", None), self.shadow, self.scheduler):
+            if part is not None:
+                vars(part).clear()
         vars(self).clear()
 
     # What handlers use.

@@ -234,10 +234,11 @@ class Mbarriers:
         barrier.phase += 1
         barrier.pending = barrier.expected
         self.machine.shadow.completed(barrier)
-        waiting = np.array(self.waiting.get(barrier, []), np.int64)
-        ready = waiting[self.until[waiting] < barrier.phase]
-        if len(ready):
-            self._let_go(barrier, ready, True)
+        if barrier in self.waiting:
+            waiting = np.array(self.waiting[barrier])
+            ready = waiting[self.until[waiting] < barrier.phase]
+            if len(ready):
+                self._let_go(barrier, ready, True)
 
     # Waiting
 
@@ -271,9 +272,9 @@ class Mbarriers:
 
     def _let_go(self, barrier: Mbarrier, lanes: np.ndarray, done: bool) -> None:
         machine = self.machine
-        for index in np.unique(machine.scheduler.parked_at[lanes]).tolist():
-            some = lanes[machine.scheduler.parked_at[lanes] == index]
-            self.answers[index](barrier, some, done)
+        parked_at = machine.scheduler.parked_at[lanes]
+        for index in sorted(set(parked_at.tolist())):
+            self.answers[index](barrier, lanes[parked_at == index], done)
         gone = set(lanes.tolist())
         left = [lane for lane in self.waiting.pop(barrier) if lane not in gone]
         if left:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .compiled import address
-from .ptx import Instruction
 from .shadow import Shadow
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine
     from .mbarriers import Mbarrier
+
+_CALLS = {name for name, what in vars(Shadow).items() if callable(what) and not name.startswith("_")}
 
 
 class ProxyFences(Shadow):
@@ -26,6 +27,8 @@ class ProxyFences(Shadow):
     def __init__(self, machine: Machine, inner: Shadow) -> None:
         super().__init__(machine)
         self.inner = inner
+        for name in _CALLS - vars(ProxyFences).keys():  # what it has no answer to is the inner one's
+            setattr(self, name, getattr(inner, name))
         self.messages = inner.messages
         granules = len(machine.shared.initialised)
         self.writer = np.full(granules, -1, np.int32)
@@ -69,30 +72,6 @@ class ProxyFences(Shadow):
         self.fenced.clear()
         self.seen.clear()
         self.inner.reset()
-
-    def meet(self, members: np.ndarray | None) -> None:
-        """The active lanes of each warp came together."""
-        self.inner.meet(members)
-
-    def stamps(self) -> np.ndarray:
-        """Return how far each warp has come."""
-        return self.inner.stamps()
-
-    def clocks_of(self, cta: int, warps: np.ndarray) -> np.ndarray:
-        """Return how far warps have come."""
-        return self.inner.clocks_of(cta, warps)
-
-    def come_after(self, cta: int, warps: np.ndarray, clocks: np.ndarray) -> np.ndarray:
-        """Return which warps come after others' clocks."""
-        return self.inner.come_after(cta, warps, clocks)
-
-    def view(self, warp: int) -> np.ndarray:
-        """Return what a warp knows of others."""
-        return self.inner.view(warp)
-
-    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
-        """Return whether what other warps did may still go on."""
-        return self.inner.unordered(lanes, others, stamps)
 
     def fence(self, *, shared: bool = True, everywhere: bool = True) -> None:
         """The active lanes run fence.proxy.async, of shared memory, of global memory or of both."""
@@ -196,31 +175,13 @@ class ProxyFences(Shadow):
             {"the_write": machine.reporter.sources.where(other)},
         )  # fmt: skip
 
-    def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
-        """Warps waited for a product."""
-        self.inner.waited(pattern, due)
-
-    def barrier(self, ctas: np.ndarray | None) -> None:
-        """A barrier of whole blocks completed."""
-        self.inner.barrier(ctas)
-
-    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """Warps arrived at a barrier."""
-        self.inner.arrive(cta, ident, warps)
-
-    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """The warps that waited at a barrier go on."""
-        self.inner.release(cta, ident, warps)
-
-    def finish(self, ctas: np.ndarray | None = None) -> None:
-        """Blocks ended."""
-        self.inner.finish(ctas)
-
     def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
         """A bulk copy will complete at an mbarrier, whose initialisation the asynchronous proxy has to see."""
-        fences = max(self.fenced_at[barrier.lane], self.init_fenced_at[barrier.lane])
-        own = slice(lane // 32 * 32, lane // 32 * 32 + 32)
-        if max(fences, self.fenced_at[own].max(), self.init_fenced_at[own].max()) < barrier.since:
+        own, since = slice(lane // 32 * 32, lane // 32 * 32 + 32), barrier.since
+        if not (
+            self.init_fenced_at[barrier.lane] >= since or self.fenced_at[barrier.lane] >= since
+            or self.init_fenced_at[own].max() >= since or self.fenced_at[own].max() >= since
+        ):  # fmt: skip
             self.machine.report(
                 "mbarrier_fence_missing",
                 f"a bulk copy completes at the mbarrier at shared address {barrier.address:#x}, and no "
@@ -237,63 +198,3 @@ class ProxyFences(Shadow):
         """
         own = self.fenced_meeting[lane // 32 * 32 : lane // 32 * 32 + 32].max()
         return np.maximum(self.fenced_meeting[writers], own) < meetings
-
-    def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
-        """Return which lanes' warps do not know that phases of an mbarrier are complete."""
-        return self.inner.unseen(barrier, phase, lanes)
-
-    def reads_pending(self, pattern: SharedPattern) -> bool:
-        """Report a read of bytes in flight; whether it was one."""
-        return self.inner.reads_pending(pattern)
-
-    def made(self, barrier: Mbarrier) -> None:
-        """An mbarrier was initialised."""
-        self.inner.made(barrier)
-
-    def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
-        """An mbarrier was ended by a lane."""
-        self.inner.unmade(barrier, lane, instruction)
-
-    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
-        """Lanes use an mbarrier."""
-        self.inner.touched(barrier, lanes, instruction, later=later)
-
-    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
-        """Lanes arrive at an mbarrier."""
-        self.inner.released(barrier, lanes, narrow)
-
-    def comes_too(self, barrier: Mbarrier, other: Mbarrier) -> None:
-        """The copies that another mbarrier tells of have come with those that this one tells of."""
-        self.inner.comes_too(barrier, other)
-
-    def completed(self, barrier: Mbarrier) -> None:
-        """A phase of an mbarrier is complete."""
-        self.inner.completed(barrier)
-
-    def acquired(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
-        """Lanes have seen that a phase is complete."""
-        self.inner.acquired(barrier, lanes, narrow)
-
-    def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
-        """A bulk copy has written its bytes."""
-        self.inner.bulk_landed(pattern, barrier)
-
-    def bulk_lent(self, pattern: SharedPattern, barrier: Mbarrier | None) -> None:
-        """A copy to another block reads bytes."""
-        self.inner.bulk_lent(pattern, barrier)
-
-    def bulk_read_done(self, pattern: SharedPattern) -> None:
-        """A thread has waited for its bulk store to have read."""
-        self.inner.bulk_read_done(pattern)
-
-    def cluster_released(self, lanes: np.ndarray) -> None:
-        """Lanes arrive at the barrier of their cluster."""
-        self.inner.cluster_released(lanes)
-
-    def cluster_completed(self, cluster: int) -> None:
-        """All threads of a cluster have arrived."""
-        self.inner.cluster_completed(cluster)
-
-    def cluster_acquired(self, lanes: np.ndarray) -> None:
-        """Lanes go on from the barrier of their cluster."""
-        self.inner.cluster_acquired(lanes)

@@ -10,6 +10,7 @@ coordinates of cp.async.bulk.tensor. `TensorMap.of` takes a NumPy array and a bo
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ..errors import InvalidOperand
@@ -78,12 +79,12 @@ class TensorMap(HashedOnce):
         """Dimensions."""
         return len(self.shape)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an element."""
         return BYTES[self.dtype]
 
-    @property
+    @cached_property
     def copied(self) -> tuple[int, ...]:
         """Elements that a copy moves along each dimension of the box."""
         if self.corners is not None:
@@ -91,7 +92,7 @@ class TensorMap(HashedOnce):
         steps = (1, *self.element_strides[1:])  # TMA has no step along dimension 0
         return tuple(-(-size // step) for size, step in zip(self.box, steps, strict=True))
 
-    @property
+    @cached_property
     def box_bytes(self) -> int:
         """Bytes that a copy credits to its mbarrier, those out of bounds included."""
         total = self.itemsize
@@ -104,7 +105,7 @@ class TensorMap(HashedOnce):
         """Bytes between rows of a box in shared memory: a swizzle keeps its width, however narrow the box."""
         return self.swizzle or self.box[0] * self.itemsize
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Bytes of shared memory that a box takes."""
         return self.box_bytes // (self.box[0] * self.itemsize) * self.row_bytes

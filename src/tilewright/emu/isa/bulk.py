@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..bulk_copies import UNIT, Merge
+from ..bulk_copies import UNIT, Merge, Units
 from ..global_rows import Rows
 from ..machine import Machine
 from ..mbarriers import Mbarrier
 from ..memory import ARENA_BASE
 from ..ptx import Immediate, Instruction, Operand
-from ..shared_memory import SharedPattern
+from ..shared_memory import PEER, SharedPattern
 from .atomics import update_of
 from .mbarrier import Places
 from .registry import Step, dtype_of, executes
@@ -43,11 +43,12 @@ class Bytes:
     def at(self, lane: int, nbytes: int, alignment: int = UNIT) -> tuple[int, int] | None:
         """(block of the batch, address in it); a complaint and None where so many bytes are not, or lie askew."""
         machine = self.machine
-        base = self.base if len(self.base) == 1 else self.base[lane : lane + 1]
-        seen = (base.astype(np.int64) + self.offset) & 0xFFFFFFFF
+        seen = (self.base.item(0 if len(self.base) == 1 else lane) + self.offset) & 0xFFFFFFFF
         lanes = np.array([lane])
-        (cta,), (address,) = machine.shared.reach(lanes, seen)
-        cta, address = int(cta), int(address)
+        own = cta = machine.cta_of_lane.item(lane)
+        address = seen
+        if seen >= PEER:
+            (cta,), (address,) = (part.tolist() for part in machine.shared.reach(lanes, np.array([seen])))
         if address % alignment:
             self._complain("misaligned", lanes, address, f"not a multiple of {alignment}")
             return None
@@ -55,7 +56,7 @@ class Bytes:
             beyond = f"{nbytes} bytes from there are beyond the {machine.shared.bytes} of the block"
             self._complain("out_of_bounds", lanes, address, beyond)
             return None
-        if cta != machine.cta_of_lane[lane]:
+        if cta != own:
             if not self.peers:
                 self._complain("out_of_bounds", lanes, address, "it lies in another block of the cluster")
                 return None
@@ -144,8 +145,8 @@ class Told:
         lanes, ctas, found = self.where.addresses(np.array([lane]))
         if not len(lanes):
             return None
-        block = int(ctas[0]) if cta is None else cta
-        barrier = machine.mbarriers.find(self.instruction, block, int(found[0]), lane)
+        block = ctas.item(0) if cta is None else cta
+        barrier = machine.mbarriers.find(self.instruction, block, found.item(0), lane)
         if barrier is not None:
             machine.shadow.touched(barrier, lanes, self.instruction, later=True)
         return barrier
@@ -245,7 +246,7 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
                 data, lent = _read_now(machine, instruction, lane, start_at[1], nbytes)
             site.requests += 1
             site.bytes += nbytes
-            units = address // UNIT + np.arange(nbytes // UNIT)
+            units = Units(address // UNIT + np.arange(nbytes // UNIT))
             for block, barrier in arrivals.of(lane, cta):
                 machine.bulk.load(instruction, lane, block, units, data, barrier, nbytes, merge, rows, lent)
                 rows = None
@@ -257,12 +258,12 @@ def _read_now(
     machine: Machine, instruction: Instruction, lane: int, address: int, nbytes: int
 ) -> tuple[np.ndarray, SharedPattern]:
     """The bytes of the lane's own block that are copied to a peer, judged as a bulk store's read; and which."""
-    units = address // UNIT + np.arange(nbytes // UNIT)
+    units = Units(address // UNIT + np.arange(nbytes // UNIT))
     pattern = machine.bulk.pattern("bulk_read", instruction, lane, int(machine.cta_of_lane[lane]), units)
     machine.shadow.record(pattern)
     machine.shadow.bulk_read_done(pattern)
     memory = machine.shared.data.reshape(-1, UNIT)
-    return memory[int(machine.cta_of_lane[lane]) * machine.shared.stride // UNIT + units], pattern
+    return memory[int(machine.cta_of_lane[lane]) * machine.shared.stride // UNIT + units.numbers], pattern
 
 
 @executes(
@@ -294,7 +295,7 @@ def bulk_store(machine: Machine, instruction: Instruction) -> Step:
                 place[:] = (data if merge is None else merge(place.reshape(-1, UNIT), data)).reshape(-1)
 
             units, rows = (
-                found[1] // UNIT + np.arange(nbytes // UNIT),
+                Units(found[1] // UNIT + np.arange(nbytes // UNIT)),
                 Rows(lane, np.array([start + ARENA_BASE]), nbytes),
             )
             machine.bulk.store(instruction, lane, units, rows, put)

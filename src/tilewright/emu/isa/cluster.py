@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..bulk_copies import Units
 from ..machine import Machine
 from ..operands import WINDOWS
 from ..ptx import Instruction
@@ -113,7 +114,7 @@ def store_async(machine: Machine, instruction: Instruction) -> Step:
                     "bulk_operand", "the mbarrier lies in another block than the value is stored to", instruction,
                     np.array([lane]), barrier.address,
                 )  # fmt: skip
-            units = np.array([address // nbytes])
+            units = Units(np.array([address // nbytes]))
             machine.bulk.load(instruction, lane, cta, units, data[row : row + 1], barrier, nbytes, merge)
 
     return step

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InvalidOperand
 from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
-from ..bulk_copies import UNIT, Merge, Put
+from ..bulk_copies import UNIT, Merge, Put, Units
 from ..global_rows import Rows
 from ..machine import Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
@@ -51,29 +51,19 @@ class Boxes:
         offsets = tap.items if isinstance(tap, Vector) else ()
         machine.expect(instruction, tap is None or len(offsets) == axes, f"needs {axes} offsets of a filter's tap")
         self.offsets = [machine.source(instruction, item, "u16") for item in offsets]
+        self._given: dict[int, TensorMap] = {}
+        """Maps among the kernel's parameters, which stay as they are, by address."""
 
     def of(self, lane: int) -> tuple[TensorMap, tuple[int, ...], tuple[int, ...]] | None:
         """(the map, the coordinates, the offsets); a complaint and None for what is no map of this rank and mode."""
         machine = self.machine
 
         def one(values: np.ndarray) -> int:
-            return int(values[0 if len(values) == 1 else lane])
+            return int(values.item(0 if len(values) == 1 else lane))
 
         address = one(self.map)
-        try:
-            found = unpack(map_bytes(machine, address))
-            machine.maps.check(self.instruction, lane, address)
-            if found.rank != self.rank:
-                raise InvalidOperand(f"the map has {found.rank} dimensions, the instruction is of {self.rank}")
-            if self.images != (found.corners is not None):
-                of = ("tiles", "images")
-                raise InvalidOperand(f"the map is one of {of[not self.images]}, the instruction of {of[self.images]}")
-            if found.dtype.endswith("_ftz"):
-                raise InvalidOperand(f"tensor maps of {found.dtype} are not emulated")
-        except InvalidOperand as error:
-            machine.report(
-                "tensor_map", f"at address {address:#x}: {error}", self.instruction, np.array([lane]), address
-            )
+        found = self._given.get(address) or self._map(lane, address)
+        if found is None:
             return None
         at = tuple(one(values) for values in self.coordinates)
         inside = at[0] * found.itemsize
@@ -96,6 +86,27 @@ class Boxes:
         tap = tuple(one(values) for values in self.offsets) or (0,) * (self.rank - 2)
         return found, at, tap
 
+    def _map(self, lane: int, address: int) -> TensorMap | None:
+        machine = self.machine
+        try:
+            found = unpack(map_bytes(machine, address))
+            machine.maps.check(self.instruction, lane, address)
+            if found.rank != self.rank:
+                raise InvalidOperand(f"the map has {found.rank} dimensions, the instruction is of {self.rank}")
+            if self.images != (found.corners is not None):
+                of = ("tiles", "images")
+                raise InvalidOperand(f"the map is one of {of[not self.images]}, the instruction of {of[self.images]}")
+            if found.dtype.endswith("_ftz"):
+                raise InvalidOperand(f"tensor maps of {found.dtype} are not emulated")
+        except InvalidOperand as error:
+            machine.report(
+                "tensor_map", f"at address {address:#x}: {error}", self.instruction, np.array([lane]), address
+            )
+            return None
+        if _among_parameters(machine, address) is not None:
+            self._given[address] = found
+        return found
+
 
 def _located(what: TensorMap, at: tuple[int, ...], tap: tuple[int, ...], units: bool) -> Box:
     if what.corners is None:
@@ -107,8 +118,8 @@ def map_bytes(machine: Machine, address: int) -> bytes:
     """The 128 bytes of a tensor map at a generic address. Raises InvalidOperand where none can be."""
     if address % 64:
         raise InvalidOperand("a tensor map lies at a multiple of 64 bytes")
-    start = address - WINDOWS["param"]
-    if 0 <= start <= len(machine.param_data) - BYTES:
+    start = _among_parameters(machine, address)
+    if start is not None:
         return machine.param_data[start : start + BYTES].tobytes()
     try:
         return machine.memory.read(address, BYTES).tobytes()
@@ -116,17 +127,23 @@ def map_bytes(machine: Machine, address: int) -> bytes:
         raise InvalidOperand(f"{BYTES} bytes of a tensor map are not there ({error})") from error
 
 
-def units_of(what: TensorMap, address: int) -> np.ndarray:
+def _among_parameters(machine: Machine, address: int) -> int | None:
+    """Where a map begins in the kernel's parameters; None for one that is elsewhere."""
+    start = address - WINDOWS["param"]
+    return start if 0 <= start <= len(machine.param_data) - BYTES else None
+
+
+def units_of(what: TensorMap, address: int) -> Units:
     """The 16-byte units of a block's shared memory that the box takes, in the order of its elements."""
     wide = what.box[0] * what.itemsize // UNIT
     return _units(wide, what.box_bytes // UNIT // wide, what.row_bytes // UNIT, what.swizzle, address // UNIT)
 
 
 @lru_cache(maxsize=256)
-def _units(wide: int, count: int, pitch: int, swizzle: int, first: int) -> np.ndarray:
+def _units(wide: int, count: int, pitch: int, swizzle: int, first: int) -> Units:
     """Rows of `wide` units, each `pitch` after the one before."""
     rows = np.arange(count) * pitch
-    return swizzled(first + (rows[:, None] + np.arange(wide)).reshape(-1), swizzle)
+    return Units(swizzled(first + (rows[:, None] + np.arange(wide)).reshape(-1), swizzle))
 
 
 def gathered(
@@ -142,7 +159,8 @@ def gathered(
     if check_global(machine, instruction, lane, what.address, 1, False) is None:  # a load touches the base anyway
         return None
     within = box.addresses if box.rows else box.addresses[box.inside]
-    if not _mapped(machine, instruction, lane, within, size, False):
+    ends = within[:: len(within) - 1] if box.rows and len(within) > 1 else within  # of whole boxes the first is lowest
+    if not _mapped(machine, instruction, lane, ends, size, False):
         return None
     rows = None
     if machine.races and len(within):
@@ -242,7 +260,8 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
             merge = merging({"op": op, "type": what.dtype}) if op else None
             put = _scatter(machine, (addresses - ARENA_BASE) // size, inside[used], size, merge)
             rows = Rows.of(lane, addresses, size)
-            machine.bulk.store(instruction, lane, units_of(what, found[1])[used], rows, put)
+            units = Units(units_of(what, found[1]).numbers[used])
+            machine.bulk.store(instruction, lane, units, rows, put)
 
     return step
 

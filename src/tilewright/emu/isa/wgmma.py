@@ -127,7 +127,8 @@ class InShared:
         shared = self.machine.shared
         tables = {bits: places(bits, self.mn, self.size, self.across, self.fours) for bits in set(descriptors.tolist())}
         starts = self.machine.cta_of_lane[team.first_lanes] * shared.stride
-        which = np.array([address(tables[bits]) for bits in descriptors.tolist()], np.int64)
+        where = {bits: address(table) for bits, table in tables.items()}
+        which = np.array([where[bits] for bits in descriptors.tolist()], np.int64)
         return Matrices(np.array([shared.host, address(starts), 0, address(which)], np.int64), (starts, which, tables))
 
     def _index(self, bits: int) -> np.ndarray:
