@@ -299,3 +299,13 @@ def occupancy(resources: Resources, threads: int, shared_bytes: int, arch: Arch)
     limiter = min(limits, key=lambda name: limits[name])
     blocks, warps = limits[limiter], _up(threads, 32) // 32
     return Occupancy(blocks, blocks * warps, blocks * warps / arch.warps_per_sm, limiter)
+
+
+def shared_to_spread(blocks: int, resources: Resources, threads: int, shared_bytes: int, gpu: Gpu) -> int:
+    """Return the dynamic shared memory with which `blocks` cannot lie less evenly than they must: as much as lets no
+    more of them stay on an SM than it gets when all get the same; arguments else as for `occupancy`."""
+    even = -(-blocks // gpu.sm_count)
+    if even >= min(block_limits(resources, threads, shared_bytes, gpu.arch).values()):
+        return shared_bytes
+    too_much_for_more = gpu.arch.shared_per_sm // (even + 1) // gpu.arch.shared_unit * gpu.arch.shared_unit + 1
+    return too_much_for_more - gpu.arch.shared_reserved - resources.shared_bytes

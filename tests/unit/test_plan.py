@@ -16,7 +16,8 @@ from tilewright.gemm.presets import PRESETS
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs import find_rung, rungs_for
-from tilewright.gpus import ARCHS, GPUS, as_found
+from tilewright.gemm.stages import program_for
+from tilewright.gpus import ARCHS, GPUS, Resources, as_found, occupancy
 from tilewright.jit import Launch
 
 H200 = GPUS["H200"]
@@ -172,6 +173,32 @@ def test_a_board_with_fewer_sms_than_its_name_says_gets_fewer_blocks_that_stay()
     assert launch.grid_on(sxm) == (132, 3, 2)
     assert launch.grid_on(pcie) == (114, 3, 2)
     assert pcie.peak_tflops("bf16") == pytest.approx(989.4 * 114 / 132)
+
+
+@pytest.mark.parametrize("shared", [0, 16384, 49152])
+@pytest.mark.parametrize("blocks", [1, 132, 133, 264, 372, 528, 10_000])
+def test_no_more_blocks_of_a_launch_that_spreads_fit_on_an_sm_than_must(blocks, shared):
+    gpu, resources = GPUS["H200"], Resources(64, 0, 0, 0, 512, 1)
+    launch = Launch((blocks, 1, 1), (128, 1, 1), b"", shared, overlaps=True)
+    assert launch.shared_on(gpu, lambda: resources) == shared
+    asked = dataclasses.replace(launch, spreads=True).shared_on(gpu, lambda: resources)
+    fit, before = (occupancy(resources, 128, size, gpu.arch).blocks for size in (asked, shared))
+    assert fit == min(before, -(-blocks // 132))
+    assert asked >= shared
+    assert (asked == shared) == (fit == before)
+
+
+def test_a_launch_spreads_only_where_grids_overlap():
+    launch = Launch((100, 1, 1), (128, 1, 1), b"", 1024, overlaps=True, spreads=True)
+    assert launch.shared_on(GPUS["A100"], lambda: pytest.fail("nothing is asked of the kernel")) == 1024
+
+
+def test_a_product_spreads_where_other_stages_run_beside_it():
+    gpu, rung = GPUS["H200"], find_rung("f12")
+    whole = GemmProblem.dense(320, 1088, 2688)
+    alone, parts = (dataclasses.replace(rung.default, split_k=count) for count in (1, 3))
+    assert not program_for(whole, plan_for(whole, gpu, "f12", alone)).product.shape.spreads
+    assert program_for(whole, plan_for(whole, gpu, "f12", parts)).product.shape.spreads
 
 
 def test_what_no_grid_can_hold_is_refused_in_a_few_words():

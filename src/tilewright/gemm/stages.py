@@ -361,7 +361,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
             stages.append(clear_stage(flags, of_flags))
             main += 1
         stages.append(stage("product", tiled, product, order, True, *passed))
-        return Program(tuple(stages), workspace.bytes, main), copies
+        return _beside_others(stages, workspace, main), copies
     pitch = ceil_div(problem.n, 4) * 4
     partial = Matrix(pitch, 1, problem.m * pitch)
     sums = workspace.room(parts * problem.batch * problem.m * pitch * ITEM_BYTES["f32"])
@@ -370,4 +370,12 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
     total = replace(problem, a=partial, b=Matrix(0, 0))
     params = sum_parts_params(total, sums, parts, places["c"], places["out"])
     stages.append(Stage(SUM, SUM_PARTS, total, SUM_PARTS.shape(total), params))
-    return Program(tuple(stages), workspace.bytes, main), copies
+    return _beside_others(stages, workspace, main), copies
+
+
+def _beside_others(stages: list[Stage], workspace: Workspace, main: int) -> Program:
+    """The program whose product spreads over the SMs where other stages' blocks may still run as it starts."""
+    product = stages[main]
+    if len(stages) > 1:
+        stages[main] = replace(product, shape=replace(product.shape, spreads=product.shape.cluster == 1))
+    return Program(tuple(stages), workspace.bytes, main)

@@ -6,15 +6,18 @@ Both take the same compiled kernel and the same packed parameter bytes; only the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ..gpus import shared_to_spread
+
 if TYPE_CHECKING:
-    from ..gpus import Arch, Gpu
+    from ..gpus import Arch, Gpu, Resources
     from .compile import CompiledKernel
     from .tensor_map import TensorMap
 
@@ -38,12 +41,22 @@ class Launch:
     """Blocks of a cluster, neighbours along the first axis, which is whole clusters."""
     maps: tuple[tuple[int, TensorMap, int], ...] = ()
     """Tensor maps among the parameters: position, description, address. Who launches encodes them."""
+    spreads: bool = False
+    """Whether it starts while blocks of a launch ahead of it still run, and has enough to do that its own must lie
+    evenly: they are placed wherever there is room, four on one SM and none on the next, unless no more fit."""
 
     def grid_on(self, gpu: Gpu) -> tuple[int, int, int]:
         """The blocks that are started on a GPU."""
         x, y, z = self.grid
         most = max(self.resident * gpu.sm_count // self.cluster, 1) * self.cluster
         return (min(x, most) if self.resident else x), y, z
+
+    def shared_on(self, gpu: Gpu, resources: Callable[[], Resources]) -> int:
+        """The dynamic shared memory that is asked for on a GPU."""
+        if not (self.spreads and self.overlaps and gpu.arch.can_overlap_grids):
+            return self.shared_bytes
+        blocks, threads = prod(self.grid_on(gpu)), prod(self.block)
+        return shared_to_spread(blocks, resources(), threads, self.shared_bytes, gpu)
 
 
 class Executor(Protocol):

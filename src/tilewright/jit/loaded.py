@@ -148,13 +148,13 @@ def encoded(description: TensorMap, address: int, ordinal: int) -> bytes:
     return data
 
 
-def _overlapping(launch: Launch, grid: tuple[int, int, int]) -> Any:
+def _overlapping(launch: Launch, grid: tuple[int, int, int], shared: int) -> Any:
     """The driver's description of a launch whose blocks may start before the one ahead in the stream has ended."""
     api = device.driver()
     config = api.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
-    config.sharedMemBytes = launch.shared_bytes
+    config.sharedMemBytes = shared
     allowed = api.CUlaunchAttribute()
     allowed.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     allowed.value.programmaticStreamSerializationAllowed = 1
@@ -168,10 +168,11 @@ class Prepared:
     def __init__(self, kernel: CompiledKernel, launch: Launch, ordinal: int) -> None:
         self.ordinal = ordinal
         self.kernel = kernel
-        self.module = load(kernel, ordinal, launch.shared_bytes)
+        gpu = device.device(ordinal).gpu
+        grid, shared = launch.grid_on(gpu), launch.shared_on(gpu, lambda: kernel.resources)
+        self.module = load(kernel, ordinal, shared)
         self.function = self.module.function
-        grid = launch.grid_on(device.device(ordinal).gpu)
-        self.shape = (*grid, *launch.block, launch.shared_bytes)
+        self.shape = (*grid, *launch.block, shared)
         first = self.module.first_parameter
         size = first + len(launch.params)
         self._params = ctypes.create_string_buffer(bytes(first) + launch.params, -(-size // 8) * 8)
@@ -185,9 +186,7 @@ class Prepared:
         self._extra_address = address(self._extra)
         self._is_capturing = device.driver().cuStreamIsCapturing
         self._launch, self._launch_with = device.driver().cuLaunchKernel, device.driver().cuLaunchKernelEx
-        self._config = (
-            _overlapping(launch, grid) if launch.overlaps and device.device(ordinal).arch.can_overlap_grids else None
-        )
+        self._config = _overlapping(launch, grid, shared) if launch.overlaps and gpu.arch.can_overlap_grids else None
         self._stream = -1
         self._placed: dict[int, tuple[TensorMap, int]] = {}
         """The tensor map at each byte of the parameters, and its address."""
