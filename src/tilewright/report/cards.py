@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..lab.record import find_records
+from ..lab.shown import Grid
 from ..lab.subject import every_rung
 from . import charts
 from .cells import DAGGER
-from .markup import column
+from .markup import column, table_of
 
 Record = dict[str, Any]
 LADDERS = (
@@ -199,10 +200,32 @@ def _html(card: Card) -> str:
         for name, old, new in card.rows
     )
     table = f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    drawn = "".join(charts.pairs(f"{card.rung}: {title}", bars) for title, bars in card.bars.items() if bars)
+    drawn = "".join(
+        f"<div><h4>{escape(title)}</h4>{charts.place(_chart(card, title))}</div>"
+        for title in card.bars
+        if card.bars[title]
+    )
+    figures = Grid("", ("", "", *names[1:]), tuple(
+        (title, name, "-" if before is None else _short(before), _short(now))
+        for title, bars in card.bars.items() for name, before, now in bars
+    ))  # fmt: skip
     mark = f" {DAGGER}" if "May no longer hold" in card.origin else ""
     return (
         f'<details class="card"><summary><b>{escape(card.rung)}</b> {escape(card.headline)}{mark}</summary>'
         f'<p>{escape(card.idea)}</p>{table}<div class="drawn">{drawn}</div>'
+        f"<details><summary>Figures of the bars</summary>{table_of(figures, card.rung)}</details>"
         f'<p class="origin">{escape(card.origin)}</p></details>'
     )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _chart(card: Card, title: str) -> charts.Bars:
+    """A bar per name, over a fainter one of the rung below."""
+    rows = []
+    for name, before, now in card.bars[title]:
+        said = _short(now) if before in (None, now) else f"{_short(before)} to {_short(now)}"
+        rows.append(charts.Bar(name, ((now, 0, f"{name}: {now:g}"),), said, before))
+    return charts.Bars(f"{card.rung}: {title}", rows)

