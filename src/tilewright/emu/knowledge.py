@@ -88,10 +88,14 @@ class Knowledge(Shadow):
         return _newer(before, done)
 
     def _learn(self, warps: np.ndarray, news: np.ndarray | None) -> None:
-        """Warps of the batch, of one cluster, take over knowledge."""
-        if news is not None:
-            cluster, warps = divmod(warps, self.warps)
-            table = self.known[cluster[0]]
+        """Warps of the batch, in order, take over knowledge."""
+        if news is None:
+            return
+        first, last, table = int(warps[0]), int(warps[-1]), self.known.reshape(-1, self.known.shape[2])
+        if last - first + 1 == len(warps):  # next to one another, as those of a block mostly are
+            part = table[first : last + 1, : len(news)]
+            np.maximum(part, news, out=part)
+        else:
             table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
 
     def step_on(self, cluster: int, warp: int) -> None:
@@ -164,15 +168,18 @@ class Knowledge(Shadow):
     def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
         """Lanes hand on what they know. `narrow`: to their own block, in so many words."""
         size = self.machine.cluster_size
+        if size == 1:  # all are of the object's block
+            self.told_by(lanes)
+            barrier.handed = self._join(lanes, barrier.handed)
+            return
         for some in self._by_cluster(lanes):
             if self.place(some[:1])[0][0] != barrier.cta // size:
                 continue
-            own = some if size == 1 else some[self.machine.cta_of_lane[some] == barrier.cta]
+            own = some[self.machine.cta_of_lane[some] == barrier.cta]
             if len(own):
                 self.told_by(own)
                 done = self._join(own, None)
-                if size > 1:
-                    barrier.near = _newer(barrier.near, done.copy())
+                barrier.near = _newer(barrier.near, done.copy())
                 barrier.handed = _newer(barrier.handed, done)
             if len(own) < len(some) and not narrow:
                 others = some[self.machine.cta_of_lane[some] != barrier.cta]

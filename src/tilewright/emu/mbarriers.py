@@ -245,9 +245,9 @@ class Mbarriers:
     def wait(self, barrier: Mbarrier, until: np.ndarray) -> np.ndarray:
         """Return which of the phases `until` are complete. Deliveries come as they are needed."""
         order = self.machine.order
-        while barrier.deliveries and (until >= barrier.phase).any() and (order is None or order.happens()):
+        while not (done := until < barrier.phase).all() and barrier.deliveries and (order is None or order.happens()):
             self._deliver(barrier)
-        return until < barrier.phase
+        return done
 
     def park(self, barrier: Mbarrier, lanes: np.ndarray, until: np.ndarray) -> None:
         """Lanes wait, the scheduler has set them aside."""

@@ -223,10 +223,12 @@ def wait(machine: Machine, instruction: Instruction) -> Step:
         for barrier, lanes in where.barriers():
             phases = until(barrier, lanes)
             done = objects.wait(barrier, phases)
+            if done.all():
+                answer(barrier, lanes, True)
+                continue
             if done.any():
-                answer(barrier, lanes if done.all() else lanes[done], True)
-            if not done.all():
-                left.append((barrier, lanes[~done], phases[~done]))
+                answer(barrier, lanes[done], True)
+            left.append((barrier, lanes[~done], phases[~done]))
         return left
 
     def step() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import InvalidOperand
 from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
 from ..bulk_copies import UNIT, Merge, Put, Units
-from ..global_rows import Rows
+from ..global_rows import Rows, in_rows
 from ..machine import Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
 from ..operands import WINDOWS
@@ -27,6 +27,10 @@ _HINT = "{hint:.L2::cache_hint|}"
 _DONE = ".mbarrier::complete_tx::bytes"
 _MODE = "{mode:.tile|.im2col|}"
 _STORE_MODE = "{mode:.tile|.im2col_no_offs|}"
+
+
+Place = tuple[TensorMap, tuple[int, ...], tuple[int, ...]]
+"""A box: the map, the coordinates, the offsets of a filter's tap."""
 
 
 class Boxes:
@@ -54,8 +58,8 @@ class Boxes:
         self._given: dict[int, TensorMap] = {}
         """Maps among the kernel's parameters, which stay as they are, by address."""
 
-    def of(self, lane: int) -> tuple[TensorMap, tuple[int, ...], tuple[int, ...]] | None:
-        """(the map, the coordinates, the offsets); a complaint and None for what is no map of this rank and mode."""
+    def of(self, lane: int) -> Place | None:
+        """The box of a lane; a complaint and None for what is no map of this rank and mode."""
         machine = self.machine
 
         def one(values: np.ndarray) -> int:
@@ -146,13 +150,15 @@ def _units(wide: int, count: int, pitch: int, swizzle: int, first: int) -> Units
     return Units(swizzled(first + (rows[:, None] + np.arange(wide)).reshape(-1), swizzle))
 
 
+Read = tuple[np.ndarray, tuple[np.ndarray, int] | None]
+"""The bytes of a box, uint8 [units, 16], filled where it leaves the tensor, and the rows that they are from
+(global_rows.py); None where all of it is outside."""
+
+
 def gathered(
     machine: Machine, instruction: Instruction, lane: int, what: TensorMap, at: tuple[int, ...], tap: tuple[int, ...]
-) -> tuple[np.ndarray, Rows | None] | None:
-    """The bytes of a box, uint8 [units, 16], filled where it leaves the tensor, and where they are from.
-
-    None after a complaint.
-    """
+) -> Read | None:
+    """What a copy of a box reads; None after a complaint."""
     assert what.address is not None
     box = _located(what, at, tap, units=True)
     size = box.size
@@ -162,10 +168,7 @@ def gathered(
     ends = within[:: len(within) - 1] if box.rows and len(within) > 1 else within  # of whole boxes the first is lowest
     if not _mapped(machine, instruction, lane, ends, size, False):
         return None
-    rows = None
-    if machine.races and len(within):
-        rows = Rows(lane, *box.rows) if box.rows else Rows.of(lane, within, size)
-        machine.races.note_rows(instruction, rows)
+    rows = box.rows or (in_rows(within, size) if len(within) else None)
     if size == UNIT:
         units = machine.memory.views[UNIT].take((box.addresses - ARENA_BASE) >> 4)  # / UNIT
         return units.view(np.uint8).reshape(-1, UNIT), rows
@@ -205,16 +208,21 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
     site = machine.trace.site(instruction.index, "bulk_load")
 
     def step() -> None:
+        known: dict[Place, Read] = {}  # blocks of one row or column of the grid copy the same boxes
         for lane in active_lanes(machine).tolist():
             box = boxes.of(lane)
             if box is None:
                 continue
             what, at, tap = box
             found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
-            read = None if found is None else gathered(machine, instruction, lane, what, at, tap)
+            read = None if found is None else known.get(box) or gathered(machine, instruction, lane, what, at, tap)
             if found is None or read is None:
                 continue
-            data, rows = read
+            known[box] = read
+            data, lies = read
+            rows = None if lies is None or not machine.races else Rows(lane, *lies)
+            if rows and machine.races:
+                machine.races.note_rows(instruction, rows)
             site.requests += 1
             site.bytes += what.box_bytes
             units = units_of(what, found[1])

@@ -86,6 +86,7 @@ class InShared:
         self.size, self.fours = SIZE[kind], fours
         self.bits = machine.source(instruction, operand, "u64")
         self._known: dict[bytes, SharedPattern | None] = {}
+        self._matrices: dict[SharedPattern, Matrices] = {}
 
     def read(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
         """Check what is read: the descriptors of the warpgroups, and the bytes as the hazard checker is told of them;
@@ -95,7 +96,7 @@ class InShared:
         key = descriptors.tobytes() + team.first_lanes.tobytes()
         if key not in self._known:
             if len(self._known) >= REMEMBERED:
-                del self._known[next(iter(self._known))]
+                self._matrices.pop(self._known.pop(next(iter(self._known))), None)  # type: ignore[arg-type]
             self._known[key] = self._pattern(team, descriptors)
         pattern = self._known[key]
         if pattern is not None and pattern.batch != self.machine.shared.batch:
@@ -124,6 +125,11 @@ class InShared:
         """The same for the compiled sums, which take them from shared memory themselves."""
         if pattern is None:
             return Matrices.of(self.words(team, descriptors, pattern), team.count)
+        if pattern not in self._matrices:
+            self._matrices[pattern] = self._in_place(team, descriptors)
+        return self._matrices[pattern]
+
+    def _in_place(self, team: Team, descriptors: np.ndarray) -> Matrices:
         shared = self.machine.shared
         tables = {bits: places(bits, self.mn, self.size, self.across, self.fours) for bits in set(descriptors.tolist())}
         starts = self.machine.cta_of_lane[team.first_lanes] * shared.stride
