@@ -13,6 +13,7 @@ from single_instruction import DTYPE, ptx_for
 import tilewright as tw
 from tilewright import emu
 from tilewright.emu import banks, coalesce, compiled
+from tilewright.emu.api import decoded
 from tilewright.emu.clocks import ClockShadow
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
@@ -463,3 +464,29 @@ def test_the_loops_are_told_of_knowledge_that_has_grown_where_it_was(monkeypatch
     tw.emulate(MANY_BARRIERS, "grow", grid=1, block=64, args=[np.zeros(64, np.float32)])
     assert len(set(widths)) == 2
     assert all(told == width for told, width in widths)
+
+
+_LOOPS = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k()
+{{
+.reg .pred %p<3>;
+setp.eq.u32 %p0, 0, 1;
+@%p0 bra SKIP;
+mov.pred %p1, %p0;
+SKIP: mov.pred %p1, %p0;
+LOOP: @%p0 bra BODY;
+mov.pred %p2, %p0;
+BODY: @%p1 bra {target};
+ret;
+}}
+"""
+
+
+def test_what_no_branch_goes_back_over_runs_once():
+    for target, first, last in (("LOOP", 3, 5), ("SKIP", 2, 5), ("BODY", 5, 5)):
+        program = decoded(_LOOPS.format(target=target), "k")
+        texts = [program.instructions[block.start].text for block in program.blocks]
+        assert len(texts) == 7, texts
+        assert program.repeats == [first <= index <= last for index in range(7)]

@@ -24,7 +24,7 @@ from .machine import Machine
 from .memory import GlobalMemory
 from .orders import Order
 from .program import Code, decode
-from .ptx import Module, Special, Variable
+from .ptx import Module, Variable
 from .ptx_parser import parse
 from .recorder import Recorder
 from .task import LIMIT, Task, Triple
@@ -167,12 +167,6 @@ def _filled(module: Module, constants: Mapping[str, np.ndarray]) -> dict[str, by
     return filled
 
 
-def _cooperates(program: Code) -> bool:
-    """Return whether its blocks synchronise as a grid: they ask for the workspace of that."""
-    names = (operand.name for i in program.instructions for operand in i.operands if isinstance(operand, Special))
-    return any(name.startswith("%envreg") for name in names)
-
-
 def run(
     ptx: str,
     entry: str,
@@ -220,7 +214,7 @@ def run(
     cluster = check_cluster(program.entry, grid, cluster)
     reporter = Reporter(hazards, Sources(sources), {} if order is None else {"order": str(order)}, strict=strict)
     trace = Trace(len(program.instructions), len(program.blocks))
-    cooperates = _cooperates(program)
+    cooperates = program.cooperates
     symbols = _place_variables(program, memory, _filled(program.module, constants or {}))
     workspace = memory.add(np.zeros(GRID_WORKSPACE, np.uint8), "grid workspace") if cooperates else 0
     task = Task(

@@ -89,6 +89,8 @@ class Machine(MachineOperands):
         self.grid, self.block, self.ctas = task.grid, task.block, task.ctas
         self.threads, self._blocks = task.threads, task.blocks
         """Threads of a block."""
+        self.batches = len(task.batches)
+        """Of the whole launch."""
         self.warps_per_cta = -(-self.threads // 32)
         self.cluster = task.cluster or (1, 1, 1)
         self.cluster_given = task.cluster is not None
@@ -360,6 +362,10 @@ class Machine(MachineOperands):
         if self.alive is not None and (now := time.monotonic()) > self._next_pulse:
             self._next_pulse = now + PULSE
             self.alive()
+
+    def repeats(self) -> bool:
+        """Return whether the block that is being bound may be run more than once by all of its lanes together."""
+        return self.batches > 1 or self.program.repeats[self.binding]
 
     def uses(self, operand: Operand) -> bool:
         """Return whether any instruction reads a register of an operand."""

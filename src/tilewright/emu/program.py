@@ -107,6 +107,21 @@ class Code:
         return self._begin[with_what]
 
     @cached_property
+    def cooperates(self) -> bool:
+        """Return whether its blocks synchronise as a grid: they ask for the workspace of that."""
+        names = (operand.name for i in self.instructions for operand in i.operands if isinstance(operand, Special))
+        return any(name.startswith("%envreg") for name in names)
+
+    @cached_property
+    def repeats(self) -> list[bool]:
+        """Of each block whether a thread may run it again: some branch goes back over it, or there are functions."""
+        found = [len(self.routines) > 1] * len(self.blocks)
+        for here, following in enumerate(successors_of(self.entry, self.blocks, self.block_at)):
+            for back in following:
+                found[back : here + 1] = [True] * len(found[back : here + 1])
+        return found
+
+    @cached_property
     def counted(self) -> list[tuple[str, registry.Flops | None, bool]]:
         """Of each instruction: its class, its floating-point operations, and whether the threads that its guard lets
         through are counted, not those of its block."""

@@ -41,7 +41,7 @@ class RegisterPool:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        used = any(one.opcode.startswith("setmaxnreg") for one in machine.program.instructions)
+        used = machine.program.opcodes_begin("setmaxnreg").any()
         self.start = at_launch(machine.program.entry.directives) if used else None
         groups = machine.lanes // 32
         self.held = np.zeros(groups, np.int64)

@@ -169,23 +169,25 @@ class Trace:
 
     def _counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         out = Counters(threads=threads)
-        guarded, counted = self.guarded.tolist(), program.counted
+        guarded, counted, place, nowhere = self.guarded.tolist(), program.counted, sources.place, (None, None)
+        instructions, by_class, sites, rows = program.instructions, out.by_class, self.sites, out.per_instruction
         for block in program.blocks:
             of_block, warps = self.block_threads[block.index], self.block_warps[block.index]
+            out.warp_instructions += warps * (block.end - block.start)
             for i in range(block.start, block.end):
-                instruction, (kind, flops, by_guard) = program.instructions[i], counted[i]
+                instruction, (kind, flops, by_guard) = instructions[i], counted[i]
                 count = guarded[i] if by_guard else of_block
-                file, line = sources.place(instruction.location) if instruction.location else (None, None)
+                location = instruction.location
+                file, line = place(location) if location else nowhere
                 row = InstructionRow(file, line, instruction.text, instruction.ptx_line, kind, warps, count)
-                out.thread_instructions += count
-                out.warp_instructions += warps
-                out.by_class[kind] = out.by_class.get(kind, 0) + count
+                rows.append(row)
+                by_class[kind] = by_class.get(kind, 0) + count
                 if flops:
                     pipe, each = flops
                     out.flops[pipe] = out.flops.get(pipe, 0) + each * count
                 if kind == "barrier":
                     out.barriers += warps
-                for traffic, site in self.sites.get(i, {}).items():
+                for traffic, site in sites[i].items() if i in sites else ():
                     far = traffic == FAR_SIDE  # the near side counts the rest
                     for name in ("sectors",) if far else MEMORY_FIELDS:
                         value = getattr(site, name)
@@ -193,7 +195,7 @@ class Trace:
                         total = f"{'async_copy' if far else traffic}_{name}"
                         if hasattr(out, total):
                             setattr(out, total, getattr(out, total) + value)
-                out.per_instruction.append(row)
+        out.thread_instructions = sum(by_class.values())
         out.by_class = {kind: count for kind, count in out.by_class.items() if count}
         out.flops = {pipe: count for pipe, count in out.flops.items() if count}
         return out

@@ -218,8 +218,9 @@ def offer(
     machine: Machine, instruction: Instruction, spread: Spread, operand: int, space: str, sites: dict[str, Site],
     writes: bool,
 ) -> None:  # fmt: skip
-    """Let the compiled loops do an access; where an address may be in any memory, those to global memory."""
-    if machine.engine is not None and space != "local":
+    """Let the compiled loops do an access that is made again and again; where an address may be in any memory, those to
+    global memory."""
+    if machine.engine is not None and space != "local" and machine.repeats():
         place = sites["shared" if space == "shared" else "global"]
         machine.engine.offer(instruction, spread, instruction.operands[operand], space, place, writes)
 
