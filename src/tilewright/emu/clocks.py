@@ -558,6 +558,9 @@ class ClockShadow(Knowledge):
 
     # Clusters
 
+    def fenced_by(self, lanes: np.ndarray, near: bool) -> np.ndarray | None:
+        return None if self.messages is None else self.messages.covered(lanes, near)
+
     def cluster_completed(self, cluster: int) -> None:
         """All have arrived."""
         for barrier in [one for one in self.fenced if one.cta // self.machine.cluster_size == cluster]:

@@ -64,8 +64,7 @@ class Clusters:
             self.machine.report(
                 "cluster_barrier", "a thread arrives again without a wait in between", instruction, lanes[twice], None
             )
-        if releases:
-            self.machine.shadow.cluster_released(lanes)
+        self.machine.shadow.cluster_released(lanes, relaxed=not releases)
         self.arrived[lanes] = True
         self.owed[lanes] = self.phase[self.cluster_of_lane[lanes]]
         self._settle(np.unique(self.cluster_of_lane[lanes]))

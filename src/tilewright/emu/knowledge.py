@@ -165,15 +165,31 @@ class Knowledge(Shadow):
 
     # mbarriers
 
-    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
+    def fenced_by(self, lanes: np.ndarray, near: bool) -> np.ndarray | None:
+        """Return what warps of one cluster knew at their last fences, where that is kept. `near`: of any scope."""
+        return None
+
+    def _hand_on_fenced(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes of the cluster of an mbarrier arrive there and say no more than what their fences came after."""
+        far, near = self.fenced_by(lanes, near=False), self.fenced_by(lanes, near=True)
+        if far is not None and near is not None:
+            own = bool((self.machine.cta_of_lane[lanes] == barrier.cta).all())
+            if self.machine.cluster_size > 1:
+                barrier.near = _newer(barrier.near, near if own else far.copy())
+            barrier.handed = _newer(barrier.handed, far)
+
+    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False, relaxed: bool = False) -> None:
         """Lanes hand on what they know. `narrow`: to their own block, in so many words."""
         size = self.machine.cluster_size
-        if size == 1:  # all are of the object's block
+        if size == 1 and not relaxed:  # all are of the object's block
             self.told_by(lanes)
             barrier.handed = self._join(lanes, barrier.handed)
             return
         for some in self._by_cluster(lanes):
             if self.place(some[:1])[0][0] != barrier.cta // size:
+                continue
+            if relaxed:
+                self._hand_on_fenced(barrier, some)
                 continue
             own = some[self.machine.cta_of_lane[some] == barrier.cta]
             if len(own):
@@ -221,11 +237,15 @@ class Knowledge(Shadow):
 
     # Clusters
 
-    def cluster_released(self, lanes: np.ndarray) -> None:
+    def cluster_released(self, lanes: np.ndarray, relaxed: bool = False) -> None:
         """Lanes arrive at the barrier of their cluster."""
         for some in self._by_cluster(lanes):
             key = (-1 - int(self.place(some[:1])[0][0]), 0)
-            self.arrived[key] = self._join(some, self.arrived.get(key))
+            before = self.arrived.get(key)
+            if not relaxed:
+                self.arrived[key] = self._join(some, before)
+            elif (done := self.fenced_by(some, near=False)) is not None:
+                self.arrived[key] = _newer(before, done)
 
     def cluster_completed(self, cluster: int) -> None:
         """All have arrived."""

@@ -27,6 +27,8 @@ SEVERAL = -1
 MOST_PLACES = 4096
 """Places by which warps may tell each other something; beyond them nothing is known."""
 _FENCES = ("membar", "fence.acq_rel", "fence.sc", "fence.release")
+_ARRIVALS = ("barrier.cluster.arrive.relaxed", "mbarrier.arrive.relaxed", "mbarrier.arrive.expect_tx.relaxed")
+"""They hand on what a fence came after, as relaxed stores do."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def passed(program: Code) -> bool:
         instruction.opcode.startswith(_FENCES) or word.releases or (word.updates and ".global" in instruction.opcode)
         for instruction, word in zip(program.instructions, words, strict=True)
     )
-    return tell and any(word.hears for word in words)
+    return tell and (any(word.hears for word in words) or bool(program.opcodes_begin(*_ARRIVALS).any()))
 
 
 class Told(NamedTuple):
@@ -137,6 +139,14 @@ class Messages:
             if not narrow:
                 self.far[cluster, warp] = known
             self.shadow.step_on(cluster, warp)
+
+    def covered(self, lanes: np.ndarray, near: bool) -> np.ndarray:
+        """Return what warps of one cluster together knew at their last fences. `near`: of any scope."""
+        cluster, warps = self.shadow.place(lanes)
+        done = np.zeros(self.shadow.known.shape[2], np.int32)
+        fenced = (self.fenced if near else self.far)[cluster[0], np.unique(warps)].max(axis=0)
+        done[: len(fenced)] = fenced
+        return done
 
     def hear(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes read places."""

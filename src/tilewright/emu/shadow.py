@@ -105,7 +105,7 @@ class Shadow:
     def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier; `later`: what they start will, and whoever waits for it knows that it has."""
 
-    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False) -> None:
+    def released(self, barrier: Mbarrier, lanes: np.ndarray, narrow: bool = False, relaxed: bool = False) -> None:
         """Lanes arrive at an mbarrier."""
 
     def comes_too(self, barrier: Mbarrier, other: Mbarrier) -> None:
@@ -133,8 +133,8 @@ class Shadow:
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""
 
-    def cluster_released(self, lanes: np.ndarray) -> None:
-        """Lanes arrive at the barrier of their cluster."""
+    def cluster_released(self, lanes: np.ndarray, relaxed: bool = False) -> None:
+        """Lanes arrive at the barrier of their cluster. `relaxed`: they hand on what their last fences came after."""
 
     def cluster_completed(self, cluster: int) -> None:
         """All threads of a cluster have arrived."""

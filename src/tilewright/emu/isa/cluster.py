@@ -59,7 +59,7 @@ def rank_of(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("barrier.cluster.arrive{order:.release|.relaxed|}{.aligned|}", kind="barrier", destination="none")
 def arrive(machine: Machine, instruction: Instruction) -> Step:
-    """The threads arrive; what they did before is handed on, but not by .relaxed."""
+    """The threads arrive; what they did before is handed on, by .relaxed no more than a fence has come after."""
     releases = instruction.fields["order"] != ".relaxed"
     return lambda: machine.clusters.arrive(instruction, active_lanes(machine), releases)
 

@@ -141,8 +141,7 @@ def arrive(machine: Machine, instruction: Instruction) -> Step:
         for barrier, lanes in where.barriers():
             states = []
             for some in objects.by_phase(barrier, lanes):
-                if releases:
-                    machine.shadow.released(barrier, some, narrow)
+                machine.shadow.released(barrier, some, narrow, relaxed=not releases)
                 for lane in some.tolist():
                     if expects and given is not None:
                         objects.expect(instruction, barrier, lane, int(given[lane]))
