@@ -53,6 +53,8 @@ class EmuResult(Told):
     """Hazards that a comment at their line allows: `// tilewright: allow(kind) reason`."""
     alone: str = ""
     """Why one process ran it although jobs= asks for more."""
+    suspects: list[Hazard] = field(default_factory=list)
+    """Uses of undefined values: hazards if the result depends on these (`run`'s `undefined`)."""
 
     def __str__(self) -> str:
         return "\n".join([str(self.counters), *map(str, self.hazards)] + ([self.printed] if self.printed else []))
@@ -189,6 +191,7 @@ def run(
     strict: bool = False,
     recorder: Recorder | None = None,
     jobs: int = 1,
+    undefined: int | None = None,
 ) -> EmuResult:
     """Run one launch.
 
@@ -203,7 +206,7 @@ def run(
     legal order of warps, blocks and completions than the usual one. red_zones: shared variables lie 256 bytes
     apart, so that an access past the end of one is out of bounds. strict: warnings are errors. recorder: is told
     what one block does. jobs: processes that may share the blocks; what comes of it is the same for any number (see
-    jobs.py).
+    jobs.py). undefined: the bits of values that are undefined (Machine.undefined).
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
@@ -238,6 +241,7 @@ def run(
             done = 0
             with seldom_collected():
                 machine = machine_for(task, memory, reporter, trace, images, workspace, order, recorder)
+                machine.undefined = undefined
                 machine.alive = None if progress is None else lambda: told(0)
                 with machine.underflow.watch():
                     for first in task.batches:
@@ -257,6 +261,7 @@ def run(
         "".join(reporter.printed),
         reporter.allowed,
         alone,
+        reporter.suspects,
     )
 
 

@@ -282,6 +282,8 @@ class Reporter:
         self.hazards: list[Hazard] = []
         self.allowed: list[Hazard] = []
         """What comments in the source allow."""
+        self.suspects: list[Hazard] = []
+        """Uses of values that are undefined, each a hazard if another value makes another result."""
         self.printed: list[str] = []
         """What each thread's printf gave, in the order of execution."""
         self._seen: set[tuple[str | Location | int, ...]] = set()
@@ -298,12 +300,14 @@ class Reporter:
         address: int | None = None,
         details: dict[str, Any] | None = None,
         other: Instruction | None = None,
+        suspect: bool = False,
     ) -> None:
-        """Raise EmulatorFault, or keep the hazard when collecting. `other`: the other side of a race."""
+        """Raise EmulatorFault, or keep the hazard when collecting. `other`: the other side of a race. `suspect`: put
+        it among the suspects."""
         at = instruction.location
         place = self.sources.caller(at) if at else None
         # Of the copies of an unrolled line one is enough: they do the same to the arrays that the message names.
-        same = (kind, place or instruction.index, instruction.opcode, *re.findall(r"'[^']+'", message))
+        same = (kind, suspect, place or instruction.index, instruction.opcode, *re.findall(r"'[^']+'", message))
         if same in self._seen:
             return
         self._seen.add(same)
@@ -333,6 +337,6 @@ class Reporter:
         if reason := next(filter(None, (self.sources.allows(kind, at) for at in places)), ""):
             self.allowed.append(replace(hazard, allowed=reason))
             return
-        self.hazards.append(hazard)
-        if self.mode == "raise" and hazard.level == "error":
+        (self.suspects if suspect else self.hazards).append(hazard)
+        if self.mode == "raise" and hazard.level == "error" and not suspect:
             raise EmulatorFault(str(hazard), hazard)

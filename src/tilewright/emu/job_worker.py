@@ -45,7 +45,7 @@ def _answer(task: Task, memory: GlobalMemory, batches: range, back: BinaryIO) ->
                 machine.run(first)
                 clock += int(machine.clock[0])
                 workers.say(back, 1)
-        if machine.reporter.hazards or machine.reporter.allowed:
+        if machine.reporter.hazards or machine.reporter.allowed or machine.reporter.suspects:
             raise _Left("there is something to report")
         writes = any(role is not None and role.kinds != (READ,) for role in roles_of(machine.program))
         if writes and (machine.races is None or not machine.races.between or machine.races.missed):

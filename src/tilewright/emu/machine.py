@@ -104,6 +104,8 @@ class Machine(MachineOperands):
         self.alive: Callable[[], None] | None = None
         """Is called now and then while a batch runs."""
         self._next_pulse = time.monotonic() + PULSE
+        self.undefined: int | None = None
+        """What a shuffle reads of a lane that does not run it, where that is suspect; None: the reader's own value."""
         self.limit = LIMIT if task.limit is None else task.limit
         """Instructions that the batches may run, one after another; each by itself where the launch names no limit."""
         self._counts_all = task.limit is not None
@@ -471,9 +473,10 @@ class Machine(MachineOperands):
         address: int | None,
         details: dict[str, Any] | None = None,
         other: Instruction | None = None,
+        suspect: bool = False,
     ) -> None:
         """Report a hazard of lanes of the batch; it is named after the warp of the first of them. `other`: the other
-        side of a race."""
+        side of a race. `suspect`: it is one only if the result depends on it."""
         first = int(lanes[0])
         here = lanes[lanes // 32 == first // 32]
         self.reporter.report(
@@ -486,6 +489,7 @@ class Machine(MachineOperands):
             address=address,
             details=details,
             other=other,
+            suspect=suspect,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.scalar import flag
-from ..errors import InvalidOperand, suggests
+from ..errors import EmulatorFault, InvalidOperand, suggests
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.entry import ParameterType, parameter_names
 from ..words import Hazards, Told
@@ -253,6 +253,8 @@ def _check_kinds(
         raise InvalidOperand(f"options holds {wrong[0]!r:.60}; pass options of NVRTC such as '--std=c++20'.")
 
 
+UNDEFINED = (0x7F7F_FFFF, 0xFF7F_FFFF)
+"""What stands for undefined values: a large and a small number in fp32, bf16 and int32."""
 KEPT = 8
 """Results that differ from the first one's of which `explore` keeps so many."""
 
@@ -267,6 +269,21 @@ class _Launch:
     options: dict[str, Any]
 
     def run(self, order: Order | None) -> EmulateResult:
+        """Run it; in the usual order once or twice more where values are undefined, to see whether they matter."""
+        result, suspects = self._run(order, self.options)
+        if order is not None or not suspects:
+            return result
+        for bits in UNDEFINED:
+            options = self.options | {"hazards": "collect", "jobs": 1, "undefined": bits}
+            other, _ = self._run(None, options)
+            if len(other.hazards) > len(result.hazards) or not _alike(result.arrays, other.arrays):
+                result.hazards += suspects
+                if self.options["hazards"] == "raise":
+                    raise EmulatorFault(str(suspects[0]), suspects[0])
+                break
+        return result
+
+    def _run(self, order: Order | None, options: Mapping[str, Any]) -> tuple[EmulateResult, list[Hazard]]:
         memory, kernel = GlobalMemory(), self.kernel
         declared = decoded(kernel.ptx, kernel.entry).entry.parameters
         packed = pack(self.given, declared, kernel.types, memory, self.seed, kernel.names)
@@ -277,12 +294,13 @@ class _Launch:
                 held.name = name
         result = run(
             kernel.ptx, kernel.entry, params=packed.params, memory=memory, images=packed.images, order=order,
-            **self.options,
+            **options,
         )  # fmt: skip
         arrays = [buffer.read(memory, last=True) for buffer in buffers]
         named = dict(zip(names, arrays, strict=False))
         found = result.hazards, result.seconds, result.printed
-        return EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed, alone=result.alone)
+        told = EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed, alone=result.alone)
+        return told, result.suspects
 
 
 def _alike(ours: list[np.ndarray], others: list[np.ndarray]) -> bool:

@@ -115,7 +115,7 @@ extern "C" __global__ void a_neighbour_in_the_same_branch(const int *in, int *ou
 extern "C" __global__ void after_an_early_return(const int *in, int *out, int n) {
     int t = threadIdx.x;
     if (t >= n) return;
-    int v = __shfl_down_sync(0xffffffffu, in[t], 1);
+    int v = __shfl_down_sync(0xffffffffu, in[t], 1); // BUG
     out[t] = v + __shfl_sync(0xffffffffu, in[t], n + 3); // BUG
 }
 

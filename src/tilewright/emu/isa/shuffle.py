@@ -43,12 +43,32 @@ def _by_mask(
 
 
 def check_members(machine: Machine, instruction: Instruction, members: np.ndarray) -> Step:
-    """A step that reports lanes which their own member mask does not name."""
+    """A step that reports lanes which their own member mask does not name, or that name one with another mask."""
     if by_name(instruction.operands[-1], members) is None:
         return lambda: None
 
+    def apart(active: np.ndarray) -> None:
+        """Report lanes whose mask is not that of the lowest lane that it names."""
+        masks = np.where(active, _warps(machine, members), np.uint32(0))
+        lowest = masks & (~masks + np.uint32(1))
+        below = np.maximum(lowest, np.uint32(1)) - np.uint32(1)
+        first = count_bits(below.reshape(-1)).reshape(masks.shape).astype(np.int64)
+        theirs = np.take_along_axis(masks, first, axis=1)
+        others = active & (masks != 0) & (theirs != 0) & (theirs != masks)
+        if others.any():
+            lanes = np.flatnonzero(others)
+            at = (lanes[0] // 32, lanes[0] % 32)
+            machine.report(
+                "member_mask", f"lane {at[1]} calls with the member mask {int(masks[at]):#010x}, which names lane "
+                f"{first[at]}; that one calls with {int(theirs[at]):#010x}",
+                instruction, lanes, None,
+            )  # fmt: skip
+
     def step() -> None:
-        absent = _active(machine) & ((_warps(machine, members) >> _LANE.astype(np.uint32)) & 1 == 0)
+        active = _active(machine)
+        if members.size > 1 and ((own := _warps(machine, members)) != own[:, :1]).any():
+            apart(active)
+        absent = active & ((_warps(machine, members) >> _LANE.astype(np.uint32)) & 1 == 0)
         if absent.any():
             lanes = np.flatnonzero(absent)
             mask = int(np.broadcast_to(members, (machine.lanes,))[lanes[0]])
@@ -88,7 +108,8 @@ def _put(machine: Machine, put: object, values: np.ndarray) -> None:
 def shuffle(machine: Machine, instruction: Instruction) -> Step:
     """Each lane reads the value of another. What it gets from a lane that does not take part is undefined: reported.
 
-    Of .down only the first lane of a segment is: in a sum over fewer lanes than 32 the others read what nobody uses.
+    Of .up, and of .down but for the first lane of a segment, only where the result depends on it: in a sum over fewer
+    lanes than 32 the others read what nobody uses.
     """
     machine.expect(
         instruction, bool(instruction.fields["sync"]), "is the form without .sync, which sm_70 and later lack"
@@ -143,15 +164,19 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
         active = _active(machine)
         taking = np.take_along_axis(active, other, axis=1)
         undefined = active & ok & ~taking
-        if undefined.any() and (mode != "down" or (undefined := undefined & (low == _LANE)).any()):
-            lane = int(np.flatnonzero(undefined)[0])
+        got = np.take_along_axis(values, np.where(taking, other, _LANE), axis=1)
+        if undefined.any():
+            sure = undefined & (mode != "up") & ((mode != "down") | (low == _LANE))
+            if not sure.any() and machine.undefined is not None:
+                got = np.where(undefined, np.uint32(machine.undefined), got)
+            lanes = np.flatnonzero(sure if sure.any() else undefined)
             machine.report(
                 "shuffle_source",
-                f"lane {lane % 32} reads the value of lane {int(other[lane // 32, lane % 32])}, which does not take "
-                "part: it has ended, took another path, or does not exist",
-                instruction, np.flatnonzero(undefined), None,
+                f"lane {lanes[0] % 32} reads the value of lane {int(other[lanes[0] // 32, lanes[0] % 32])}, which does "
+                "not take part: it has ended, took another path, or does not exist",
+                instruction, lanes, None, None if sure.any() else {"effect": "another value makes another result"},
+                suspect=not sure.any(),
             )  # fmt: skip
-        got = np.take_along_axis(values, np.where(taking, other, _LANE), axis=1)
         _put(machine, put, got)
         _put(machine, put_ok, ok)
 
