@@ -147,7 +147,7 @@ RIGHT = {
     "blocks in turns": (
         f"""{K}(int *turn, int *a) {{
             if (threadIdx.x == 0) while (atomicAdd(turn, 0) != blockIdx.x) {{}}
-            __syncthreads();
+            __syncthreads(); __threadfence();
             a[threadIdx.x] += blockIdx.x; __threadfence(); __syncthreads();
             if (threadIdx.x == 0) atomicAdd(turn, 1);
         }}""", 5, 64, ["i32[1]=zeros", "i32[64]=zeros"]),

@@ -497,22 +497,24 @@ class GlobalRaces:
     ) -> None:  # fmt: skip
         """Report plain reads of what a flag has told of, where the reader ran no fence after it: an error where its
         block has read the bytes before they were written, and its first-level cache may still hold them. Else a
-        barrier does, which keeps the reads after it."""
+        barrier does, which keeps the reads after it, unless another block has read them, perhaps on the same SM, or the
+        reader says that the flag is read in no order."""
         telling, table = self.telling, track.tables[WRITE]
         assert telling is not None
         some = cells[rows, columns]
-        units = lanes[rows] // self.width
-        late = telling.taken[units, (table.lane[slot][some] - 1) // telling.grain] < table.clock[slot][some]
-        late &= known
+        units, theirs, clock = lanes[rows] // self.width, (table.lane[slot][some] - 1) // telling.grain, table.clock[slot]
+        late = known & (telling.taken[units, theirs] < clock[some])
         if not late.any():
             return
-        held = np.zeros_like(late)
+        held, nearby = np.zeros_like(late), np.zeros_like(late)
         if track.cached.size:
-            reader, clock = track.cached[:, some]
+            reader, when = track.cached[:, some]
+            nearby = late & (reader != 0)
             held = late & within(reader, low[rows, 0], self.width)
             column = (reader[held] - 1 - self.first_lane) // telling.grain
-            held[held] = clock[held] > telling.fence_clock[column]
-        which = held if held.any() else late & telling.just_heard(lanes[rows])
+            held[held] = when[held] > telling.fence_clock[column]
+        loose = late & (telling.loosely[units, theirs] >= clock[some])
+        which = held if held.any() else nearby | loose | (late & telling.just_heard(lanes[rows]))
         if not which.any():
             return
         at = int(some[which][0])

@@ -44,7 +44,9 @@ class Role:
     acquires: bool = False
     """It is a fence for what comes after."""
     relaxed: bool = False
-    """It listens as those do who know of orders and locks: what they read next needs a fence or an acquire before."""
+    """It listens, and is no acquire: what is read next needs a fence before."""
+    loose: bool = False
+    """It says that it is relaxed: a barrier after it is no acquire either."""
     trusted: bool = False
     """A strong load whose value no comparison sees: it is what the reader says that it is because a flag told so."""
     uncached: bool = False
@@ -109,7 +111,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         looks = "exch" in parts and not used and not updates and looks_first(program, instruction)
         return Role(
             (STRONG,), nbytes, head, listens=used, releases=releases, updates=updates, looks=looks, acquires=acquires,
-            relaxed=used and not acquires and bool({"cas", "exch"} & set(parts)),
+            relaxed=used and not acquires, loose=used and "relaxed" in parts,
         )  # fmt: skip
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
@@ -121,7 +123,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         looks = not loads and not updates and looks_first(program, instruction)
         return Role(
             (POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases, updates=updates, looks=looks,
-            acquires=acquires, relaxed=loads and "relaxed" in parts,
+            acquires=acquires, relaxed=loads and not acquires, loose=loads and "relaxed" in parts,
             trusted=loads and not acquires and not reaches(program, instruction.index, _COMPARING),
         )  # fmt: skip
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)

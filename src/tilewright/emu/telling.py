@@ -83,6 +83,8 @@ class Telling:
         """Whether anybody asks for `compared`."""
         self.compared = np.zeros_like(self.known)
         """What would be known by flags whose value was compared with something, if no fence were missing."""
+        self.loosely = np.zeros_like(self.known)
+        """What each unit knows by flags that it read by what says that it is relaxed."""
         self.clock = np.ones(count, np.int32)
         """Of each unit, where it is one column."""
         self.flag_known = np.zeros((FLAGS, self.columns), np.int32)
@@ -124,7 +126,7 @@ class Telling:
     def start(self, first: int) -> None:
         """A new batch, whose units know nothing of others."""
         self.first = first
-        for table in (self.known, self.heard, self.fenced, self.taken, self.fence_clock, self.compared):
+        for table in (self.known, self.heard, self.fenced, self.taken, self.fence_clock, self.compared, self.loosely):
             table[:] = 0
         self.clock = np.ones_like(self.clock)
         self.news.clear()
@@ -270,6 +272,8 @@ class Telling:
             self.age += not tells
         if self.compares and role.listens and not role.trusted:
             np.maximum.at(self.compared, grains // self.parts, self.flag_heard[flags])
+        if role.loose:
+            np.maximum.at(self.loosely, grains // self.parts, self.flag_known[flags])
         if role.acquires:
             self._take(np.unique(grains // self.parts))
         if tells:

@@ -257,3 +257,65 @@ extern "C" __global__ void a_barrier_that_waits_for_one_warp_too_many(int *out) 
     if (threadIdx.x < 64) bar_sync(1, 96);
     out[threadIdx.x] = 1;
 }
+
+// Sums by shuffles down of lanes that are not all there: what absent lanes give reaches the first lane, or does not.
+__device__ float sum_down(unsigned mask, float v, int from) {
+    for (int d = from; d > 0; d /= 2) v += __shfl_down_sync(mask, v, d); // BUG
+    return v;
+}
+
+//! shuffle_source | block 50 | f32[50]=random f32[2]=zeros
+extern "C" __global__ void sum_of_a_ragged_warp(const float *in, float *out) {
+    float v = sum_down(0xffffffffu, in[threadIdx.x], 16); // BUG
+    if (threadIdx.x % 32 == 0) out[threadIdx.x / 32] = v;
+}
+
+//! right | block 48 | f32[48]=random f32[2]=zeros
+extern "C" __global__ void sum_of_half_a_warp_by_its_first_lane(const float *in, float *out) {
+    float v = sum_down(0xffffffffu, in[threadIdx.x], threadIdx.x < 32 ? 16 : 8);
+    if (threadIdx.x % 32 == 0) out[threadIdx.x / 32] = v;
+}
+
+//! shuffle_source | f32[32]=random f32[32]=zeros
+extern "C" __global__ void sum_that_all_of_half_a_warp_keep(const float *in, float *out) {
+    if (threadIdx.x < 16) out[threadIdx.x] = sum_down(0xffffu, in[threadIdx.x], 8); // BUG
+}
+
+//! shuffle_source | block 40 | f32[40]=random f32[2]=zeros
+extern "C" __global__ void largest_of_those_who_have_not_returned(const float *in, float *out) {
+    if (threadIdx.x > 36) return;
+    float v = in[threadIdx.x];
+    for (int d = 4; d > 0; d /= 2) v = fmaxf(v, __shfl_down_sync(__activemask(), v, d)); // BUG
+    if (threadIdx.x % 32 == 0) out[threadIdx.x / 32] = v;
+}
+
+template <int FROM> __device__ void scan_of_upper_lanes(const float *in, float *out) {
+    int t = threadIdx.x;
+    if (t < 8) return;
+    float v = in[t];
+    for (int d = 1; d < 32; d *= 2) {
+        float before = __shfl_up_sync(0xffffff00u, v, d); // BUG
+        if (t >= FROM + d) v += before;
+    }
+    out[t] = v;
+}
+
+//! right | f32[32]=random f32[32]=zeros
+extern "C" __global__ void scan_that_drops_what_is_undefined(const float *in, float *out) { scan_of_upper_lanes<8>(in, out); }
+
+//! shuffle_source | f32[32]=random f32[32]=zeros
+extern "C" __global__ void scan_that_keeps_what_is_undefined(const float *in, float *out) { scan_of_upper_lanes<7>(in, out); } // BUG
+
+template <int SHIFT> __device__ void sum_of_eight(const float *in, float *out) {
+    int t = threadIdx.x;
+    unsigned mask = 0xffu << ((t & 24) + (t == 31) * SHIFT);
+    float v = in[t];
+    for (int d = 4; d > 0; d /= 2) v += __shfl_xor_sync(mask, v, d); // BUG
+    out[t] = v;
+}
+
+//! right | f32[32]=random f32[32]=zeros
+extern "C" __global__ void masks_of_eight(const float *in, float *out) { sum_of_eight<0>(in, out); }
+
+//! member_mask | f32[32]=random f32[32]=zeros
+extern "C" __global__ void masks_that_differ_within_a_group(const float *in, float *out) { sum_of_eight<1>(in, out); } // BUG

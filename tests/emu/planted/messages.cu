@@ -140,6 +140,7 @@ extern "C" __global__ void inline_flags_after_a_fence_of_the_device(int *flag, i
     } else {
         int seen = 0;
         while (!seen) asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+        asm volatile("membar.gl;" ::: "memory");
         data[blockIdx.x] = data[0] + 1;
     }
 }
@@ -302,6 +303,7 @@ template <int OWN> __device__ void flags_of_warps(int *flag, float *box, float *
         if (threadIdx.x % 32 == 0) atomicExch(flag + warp, 1);
     } else {
         while (atomicAdd(flag + warp * OWN, 0) == 0) {}
+        __threadfence();
         out[threadIdx.x] = box[threadIdx.x]; // BUG
     }
 }

@@ -60,7 +60,7 @@ extern "C" __global__ void letters_by_atomic(int *box, int *sent, int *seen, int
     letters(box, sent, seen, y, by_atomic, plainly); // BUG
 }
 
-//! stale_read | grid 2 | block 64 | i32[64]=zeros i32[1]=zeros i32[1]=zeros i32[64]=zeros
+//! stale_read,acquire_missing | grid 2 | block 64 | i32[64]=zeros i32[1]=zeros i32[1]=zeros i32[64]=zeros
 extern "C" __global__ void letters_by_relaxed(int *box, int *sent, int *seen, int *y) {
     letters(box, sent, seen, y, by_relaxed, plainly); // BUG
 }
@@ -122,8 +122,8 @@ extern "C" __global__ void a_letter_by_inline_assembly(int *box, int *y) {
     });
 }
 
-//! right | grid 2 | block 32 | i32[2]=zeros i32[1]=empty
-extern "C" __global__ void a_letter_by_volatile(int *box, int *y) { letter(box, y, by_volatile); }
+//! acquire_missing | grid 2 | block 32 | i32[2]=zeros i32[1]=empty
+extern "C" __global__ void a_letter_by_volatile(int *box, int *y) { letter(box, y, by_volatile); } // BUG
 
 //! acquire_missing | grid 2 | block 64 | i32[2]=zeros i32[1]=empty
 extern "C" __global__ void a_letter_to_a_block_of_two_warps(int *box, int *y) { letter(box, y, by_relaxed); } // BUG
@@ -196,4 +196,52 @@ extern "C" __global__ void relaxation_of_whatever_is_there(volatile float *x) {
         x[i] = 0.5f * (x[i - 1] + x[i + 1]);
         __threadfence();
     }
+}
+
+// Blocks take turns at one sum; the first thread of each waits for its turn, and a barrier follows.
+template <typename Wait>
+__device__ void turns(int *turn, float *sum, const float *x, Wait wait) {
+    int t = threadIdx.x;
+    if (t == 0) wait(turn, blockIdx.x);
+    __syncthreads();
+    sum[t] += x[blockIdx.x * 64 + t]; // BUG
+    __threadfence();
+    __syncthreads();
+    if (t == 0) atomicAdd(turn, 1);
+}
+
+//! right | grid 4 | block 64 | i32[1]=zeros f32[64]=zeros f32[256]=random
+extern "C" __global__ void turns_by_acquire(int *turn, float *sum, const float *x) { turns(turn, sum, x, by_acquire); }
+
+//! right | grid 4 | block 64 | i32[1]=zeros f32[64]=zeros f32[256]=random
+extern "C" __global__ void turns_with_a_fence(int *turn, float *sum, const float *x) { turns(turn, sum, x, by_volatile_with_fence); }
+
+//! acquire_missing | grid 2 | block 64 | i32[1]=zeros f32[64]=zeros f32[256]=random
+extern "C" __global__ void turns_by_relaxed(int *turn, float *sum, const float *x) { turns(turn, sum, x, by_relaxed); } // BUG
+
+//! acquire_missing | grid 4 | block 64 | i32[1]=zeros f32[64]=zeros f32[256]=random
+extern "C" __global__ void turns_at_what_other_blocks_have_read(int *turn, float *sum, const float *x) {
+    turns(turn, sum, x, by_atomic); // BUG
+}
+
+// The last thread to take a ticket adds up what each has left.
+template <typename Take>
+__device__ void sum_of_tickets(const float *x, float *parts, unsigned *count, float *y, Take take) {
+    if (threadIdx.x) return;
+    parts[blockIdx.x] = 2 * x[blockIdx.x];
+    if (take(count) != gridDim.x - 1) return;
+    float sum = 0;
+    for (int b = 0; b < gridDim.x; ++b) sum += parts[b]; // BUG
+    *y = sum;
+}
+using Count = cuda::atomic_ref<unsigned, cuda::thread_scope_device>;
+
+//! right | grid 4 | f32[4]=ones f32[4]=empty u32[1]=zeros f32[1]=empty
+extern "C" __global__ void tickets_that_acquire(const float *x, float *parts, unsigned *count, float *y) {
+    sum_of_tickets(x, parts, count, y, [](unsigned *c) { return Count(*c).fetch_add(1, cuda::std::memory_order_acq_rel); });
+}
+
+//! acquire_missing | grid 4 | f32[4]=ones f32[4]=empty u32[1]=zeros f32[1]=empty
+extern "C" __global__ void tickets_that_release_alone(const float *x, float *parts, unsigned *count, float *y) {
+    sum_of_tickets(x, parts, count, y, [](unsigned *c) { return Count(*c).fetch_add(1, cuda::std::memory_order_release); }); // BUG
 }

@@ -414,3 +414,41 @@ extern "C" __global__ void a_barrier_is_handed_on_in_turns(const int *in, int *o
     }
     out[t] = seen;
 }
+
+template <bool FENCE> __device__ void after_a_relaxed_arrival(const int *in, int *out) {
+    __shared__ int s[64];
+    int t = threadIdx.x, here = rank() * 64, far;
+    s[t] = in[here + t];
+    if (FENCE) asm volatile("fence.acq_rel.cluster;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(far) : "r"(peer(&s[63 - t])) : "memory"); // BUG
+    out[here + t] = far;
+    all();
+}
+
+//! right | grid 2 | cluster 2 | block 64 | i32[128]=arange i32[128]=zeros
+extern "C" __global__ void a_fence_before_a_relaxed_arrival(const int *in, int *out) { after_a_relaxed_arrival<true>(in, out); }
+
+//! shared_race | grid 2 | cluster 2 | block 64 | i32[128]=arange i32[128]=zeros
+extern "C" __global__ void a_relaxed_arrival_alone(const int *in, int *out) { after_a_relaxed_arrival<false>(in, out); } // BUG
+
+#define FENCE_TO_MBARRIER(fence)                                                                                       \
+    __shared__ int s[64];                                                                                              \
+    __shared__ u64 bar;                                                                                                \
+    int t = threadIdx.x, there = (rank() ^ 1) * 64;                                                                    \
+    if (t == 0) init(&bar, 64);                                                                                        \
+    all();                                                                                                             \
+    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(peer(&s[t])), "r"(in[there + t]) : "memory");                \
+    asm volatile(fence "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer(&bar)) : "memory");   \
+    wait(&bar, 0);                                                                                                     \
+    out[there + t] = s[63 - t];                                                                                        \
+    all();
+
+//! right | grid 2 | cluster 2 | block 64 | i32[128]=arange i32[128]=zeros
+extern "C" __global__ void a_fence_before_a_relaxed_mbarrier(const int *in, int *out) { FENCE_TO_MBARRIER("fence.acq_rel.cluster;\n") }
+
+//! shared_race | grid 2 | cluster 2 | block 64 | i32[128]=arange i32[128]=zeros
+extern "C" __global__ void a_relaxed_mbarrier_alone(const int *in, int *out) { FENCE_TO_MBARRIER("") } // BUG
+
+//! shared_race | grid 2 | cluster 2 | block 64 | i32[128]=arange i32[128]=zeros
+extern "C" __global__ void a_fence_of_the_block_before_a_relaxed_mbarrier(const int *in, int *out) { FENCE_TO_MBARRIER("fence.acq_rel.cta;\n") } // BUG
