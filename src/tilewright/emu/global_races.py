@@ -502,7 +502,8 @@ class GlobalRaces:
         telling, table = self.telling, track.tables[WRITE]
         assert telling is not None
         some = cells[rows, columns]
-        units, theirs, clock = lanes[rows] // self.width, (table.lane[slot][some] - 1) // telling.grain, table.clock[slot]
+        units, clock = lanes[rows] // self.width, table.clock[slot]
+        theirs = (table.lane[slot][some] - 1) // telling.grain
         late = known & (telling.taken[units, theirs] < clock[some])
         if not late.any():
             return
