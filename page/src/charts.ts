@@ -27,14 +27,16 @@ const LETTER = 7.4; // about how wide one is: text is never measured, so that a 
 const FAINT = "var(--faint)";
 const small = { fontSize: 11, fill: FAINT, stroke: "var(--paper)", strokeWidth: 3 };
 const halo = { ...small, fontSize: 12, fill: "var(--ink)" };
+const rule = { stroke: "var(--rule)", strokeOpacity: 1 };
+const axis = { tickSize: 0, labelArrow: "none", fontSize: 11, fill: FAINT } as const;
 const colour = (series: number) => `var(--c${series % 6})`;
 const longest = (words: string[]) => Math.max(0, ...words.map((word) => word.length)) * LETTER;
 const percent = (share: number) => `${Math.round(100 * share)}%`;
 
-/** Rows with names: on the left, or above each row where they would take too much of the width. */
-function named(names: string[], width: number) {
+/** Rows with names: on the left, or above each row where they would take more than a share of the width. */
+function named(names: string[], width: number, share = 0.3) {
   const left = longest(names) + 12;
-  const lead = left > 0.3 * width ? 16 : 0;
+  const lead = left > share * width ? 16 : 0;
   const y = { type: "band", domain: names.map((_, row) => row), padding: 0, axis: null } as const;
   const place = lead ? { dy: 9 - (ROW + lead) / 2, textAnchor: "start" } as const : { dx: -8, textAnchor: "end" } as const;
   const labels = Plot.text(names, { y: (_, row) => row, text: (name) => name, frameAnchor: "left", ...place, ...halo });
@@ -119,10 +121,10 @@ function plot({ x, y, dots, lines }: Dots, width: number): Plot.PlotOptions {
   return {
     height, marginLeft: left, marginRight: right, marginTop: top, marginBottom: bottom, x: across, y: up,
     marks: [
-      Plot.gridX({ ticks: ticks(x), stroke: "var(--rule)", strokeOpacity: 1 }),
-      Plot.gridY({ ticks: ticks(y), stroke: "var(--rule)", strokeOpacity: 1 }),
-      Plot.axisX({ ticks: ticks(x), tickSize: 0, text: (tick) => (named.has(tick) ? String(tick) : ""), label: x.name, labelAnchor: "center", labelArrow: "none", fontSize: 11, fill: FAINT }),
-      Plot.axisY({ ticks: ticks(y), tickSize: 0, label: y.name, labelArrow: "none", fontSize: 11, fill: FAINT, ...(y.is_log && { text: String }) }),
+      Plot.gridX({ ticks: ticks(x), ...rule }),
+      Plot.gridY({ ticks: ticks(y), ...rule }),
+      Plot.axisX({ ticks: ticks(x), text: (tick) => (named.has(tick) ? String(tick) : ""), label: x.name, labelAnchor: "center", ...axis }),
+      Plot.axisY({ ticks: ticks(y), label: y.name, ...axis, ...(y.is_log && { text: String }) }),
       Plot.line(points, { x: "px", y: "py", z: "name", stroke: ({ series }) => colour(series), strokeWidth: 2, title: "name" }),
       Plot.dot(dots, { x: "x", y: "y", r: 4, fill: ({ series }) => colour(series), title: "words" }),
       label(false), label(true),
@@ -138,8 +140,8 @@ function strips({ rows, name }: Strips, width: number): Plot.PlotOptions {
     height: 8 + rows.length * step + 44, marginTop: 8, marginBottom: 44, marginLeft: Math.max(left, 10), marginRight: 24,
     x: { domain: [0, 1], label: null }, y,
     marks: [
-      Plot.gridX({ ticks, stroke: "var(--rule)", strokeOpacity: 1 }),
-      Plot.axisX({ ticks, tickSize: 0, tickFormat: percent, label: name, labelAnchor: "center", labelArrow: "none", fontSize: 11, fill: FAINT }),
+      Plot.gridX({ ticks, ...rule }),
+      Plot.axisX({ ticks, tickFormat: percent, label: name, labelAnchor: "center", ...axis }),
       Plot.tickX(values, { x: "value", y: "n", stroke: colour(0), strokeWidth: 2, strokeOpacity: 0.45, title: "words", insetTop: lead + 4, insetBottom: 4 }),
       labels,
     ],
@@ -151,7 +153,7 @@ function heat({ columns, rows }: Heat, width: number): Plot.PlotOptions {
   const cells = rows.flatMap(([name, shares], n) => shares.flatMap((share, c) => share === null ? [] : [{
     n, c, share, words: `${name}, ${columns[c]}: ${(100 * share).toFixed(1)}%`,
   }]));
-  const { left, y, labels } = named(names, 2 * width);
+  const { left, y, labels } = named(names, width, 1);
   return {
     height: 22 + rows.length * ROW, marginTop: 20, marginBottom: 2, marginLeft: left, marginRight: 0, y,
     x: { type: "band", domain: columns.map((_, c) => c), padding: 0, axis: "top", tickSize: 0, tickFormat: (c) => columns[c]!, label: null },
