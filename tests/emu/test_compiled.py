@@ -490,3 +490,70 @@ def test_what_no_branch_goes_back_over_runs_once():
         texts = [program.instructions[block.start].text for block in program.blocks]
         assert len(texts) == 7, texts
         assert program.repeats == [first <= index <= last for index in range(7)]
+
+
+_ROUNDS = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u32 mask, .param .u32 least)
+{
+.reg .pred %p<4>; .reg .b16 %h<3>; .reg .b32 %r<12>; .reg .b64 %d<8>;
+ld.param.u64 %d0, [out]; ld.param.u32 %r9, [mask]; ld.param.u32 %r10, [least];
+mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x;
+mad.lo.u32 %r3, %r1, %r2, %r0;
+mul.lo.u32 %r4, %r3, 2654435761; shr.u32 %r5, %r4, 20; and.b32 %r5, %r5, %r9; add.u32 %r5, %r5, %r10;
+mov.u32 %r6, 0; mov.u32 %r7, 0; cvt.u16.u32 %h0, %r3; mul.wide.u32 %d1, %r3, 7; mov.u64 %d2, 1;
+setp.eq.u32 %p2, %r0, 99;
+@%p2 bra AROUND;
+LOOP: add.u32 %r6, %r6, 1;
+and.b32 %r8, %r6, 3; setp.eq.u32 %p1, %r8, %r1;
+@%p1 add.u32 %r7, %r7, %r6;
+@!%p1 mad.lo.s64 %d2, %d2, %d1, 3;
+mul.lo.u16 %h0, %h0, 5; add.u16 %h0, %h0, 1; add.u32 %r7, %r7, %r0;
+setp.lt.u32 %p0, %r6, %r5;
+@%p0 bra LOOP;
+AROUND: cvt.u64.u16 %d3, %h0; cvt.u64.u32 %d4, %r7; shl.b64 %d4, %d4, 16; xor.b64 %d3, %d3, %d4; xor.b64 %d2, %d2, %d3;
+mul.wide.u32 %d5, %r3, 8; add.u64 %d0, %d0, %d5; st.global.u64 [%d0], %d2;
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize(("mask", "least"), [(0, 300), (7, 1), (511, 1), (4095, 40), (2048, 3)])
+@pytest.mark.parametrize("order", [{}, {"explore": 1}])
+def test_lanes_that_leave_a_loop_one_by_one_take_nothing_along(mask, least, order):
+    def told() -> tuple[bytes, str, list[str]]:
+        args = [np.zeros(5 * 200, np.uint64), mask, least]
+        result = emu.emulate(_ROUNDS, "k", 5, 200, args, **order)
+        rows = [(row.ptx, row.warps, row.threads) for row in result.counters.per_instruction]
+        return result.arrays[0].tobytes(), str(result.counters), rows
+
+    ours = told()
+    with compiled.without():
+        assert told() == ours
+
+
+@pytest.mark.parametrize("limit", [1000, 1001, 1005, 1009, 20_000])
+def test_a_limit_is_met_in_the_same_round_of_a_loop(limit):
+    def told() -> str:
+        with pytest.raises(tw.errors.EmulatorFault) as raised:
+            emu.emulate(_ROUNDS, "k", 5, 200, [np.zeros(1000, np.uint64), 4095, 40], limit=limit)
+        return str(raised.value)
+
+    ours = told()
+    with compiled.without():
+        assert told() == ours
+
+
+def test_a_loop_that_some_lanes_never_leave_is_found_in_the_same_round():
+    head, tail = _ROUNDS.split("LOOP: ")
+    text = f"{head}LOOP: setp.lt.u32 %p0, 0, %r5;\n@%p0 bra LOOP;\n{tail[tail.index('AROUND:') :]}"
+
+    def told() -> str:
+        with pytest.raises(tw.errors.EmulatorFault, match="the same state as before") as raised:
+            emu.emulate(text, "k", 5, 200, [np.zeros(1000, np.uint64), 1, 0])
+        return str(raised.value)
+
+    ours = told()
+    with compiled.without():
+        assert told() == ours

@@ -188,6 +188,50 @@ static int go_back(State* s, const Block* b, int* steered) {
   return enter(s, back);
 }
 
+static inline s64 least_of(s64 x, s64 y) { return x < y ? x : y; }
+
+// A loop that is one run of plain instructions, by run_rounds: as many rounds as go_back would let it go. 1: some lanes
+// have yet to run the block again, which they have entered; -1: all have left it; 0: nothing is done.
+static int go_round(State* s, Block* b, s64* work) {
+  static __thread s32* stayed;
+  static __thread s64 room;
+  const int turned = b->otherwise == s->here;
+  const s64 away = turned ? b->target : b->otherwise;
+  if (s->uniform || s->mask != s->picked || s->by_order || b->joins || b->count != 1 || b->entries->kind != PLAIN)
+    return 0;
+  if (b->final != BY_PREDICATE || (!turned && b->target != s->here) || away <= s->here) return 0;
+  const s64 each = b->instructions * s->lanes;
+  const s64 most = least_of(least_of(s->fair - s->picks, s->watch_at - s->ran) - 1,
+                            least_of((LONG - *work) / each, (s->limit - (s64)*s->clock) / b->instructions));
+  if (most < 1) return 0;
+  if (room < s->lanes) {
+    s32* more = realloc(stayed, (size_t)s->lanes * sizeof *stayed);
+    if (!more) return 0;
+    stayed = more, room = s->lanes;
+  }
+  for (s64 i = 0; i < s->lanes; ++i) stayed[i] = s->picked[i] - 1;  // -1: is not in the loop
+  const s64 rounds = run_rounds(b->entries->what, b->entries->count, s->picked, b->predicate, (u8)(b->negated ^ turned),
+                                stayed, s->lanes, s->active, most);
+  s->active = s->active_warps = 0;
+  for (s64 start = 0; start < s->lanes; start += 32) {
+    s32 longest = 0, here = 0;
+    for (s64 i = start; i < start + 32; ++i) {
+      const s32 own = stayed[i];
+      s->key[i] = own >= 0 && !s->picked[i] ? (s32)away : s->key[i];
+      b->threads += own > 0 ? own : 0;
+      longest = own > longest ? own : longest;
+      here += s->picked[i];
+    }
+    b->warps += longest;
+    s->active += here, s->active_warps += here != 0;
+  }
+  const s64 entered = s->active ? rounds : rounds - 1;
+  s->ran += entered, s->picks += entered;
+  *s->clock += (u64)(rounds * b->instructions);
+  *work += rounds * each;
+  return s->active ? 1 : -1;
+}
+
 static void go_on(State* s, s64 target) {
   if (s->uniform) {
     s->here = target;
@@ -217,7 +261,11 @@ EXPORT s64 tw_go(State* s) {
   for (s64 work = 0;;) {
     if (s->entry < 0 && work > LONG) return FULL;
     if (s->entry < 0 && (s->ran + 1 >= s->watch_at || !(first = begin(s)))) return BEGIN;
-    const Block* b = s->blocks + s->here;
+    Block* b = s->blocks + s->here;
+    if (first && !s->entry && go_round(s, b, &work) < 0) {
+      s->entry = -1;
+      continue;
+    }
     for (; s->entry < b->count; ++s->entry) {
       const Entry* e = b->entries + s->entry;
       if (e->kind == PLAIN) {

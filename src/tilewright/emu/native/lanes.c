@@ -158,11 +158,13 @@ typedef struct {
 
 EXPORT int tw_piece(void) { return PIECE; }
 
+static inline int piece_at(s64 start, s64 lanes) { return (int)(lanes - start < PIECE ? lanes - start : PIECE); }
+
 // Run operations for the lanes of `mask` (null: all) of `lanes`.
 EXPORT void tw_lanes(const Operation* operations, s64 count, const u8* mask, s64 lanes) {
   u8 guarded[PIECE];
   for (s64 start = 0; start < lanes; start += PIECE) {
-    const int n = (int)(lanes - start < PIECE ? lanes - start : PIECE);
+    const int n = piece_at(start, lanes);
     const u8* here = mask ? mask + start : 0;
     if (here) {
       const int held = count_of(here, n);

@@ -1,5 +1,6 @@
 // The emulator's inner loops, compiled by the machine's own C compiler when there is one (emu/compiled.py).
 #include "lanes.c"
+#include "rounds.c"
 #include "tensor.c"
 #include "warps.c"
 #include "memory.c"
