@@ -236,5 +236,6 @@ KINDS: dict[str, Kind] = {
     "census": Kind(_cases("census.census_records"), 120, ("gpu",), needs_gpu=False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
     "model": Kind(_cases("fit_model.model_records"), 100, ("gpu",), lambda suite: 1, needs_gpu=False, whole=True),
+    "spread": Kind(_timed_cases("spread.spread_records"), 3),
     "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 2),
 }
