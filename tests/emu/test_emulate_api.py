@@ -22,8 +22,10 @@ from tilewright.emu.global_tracks import Track
 from tilewright.emu.hazards import KINDS
 from tilewright.emu.machine import Machine
 from tilewright.emu.shadow import Shadow
+from tilewright.emu.shared_memory import SharedPattern
 from tilewright.errors import CompileError, ConfigRejected, InvalidOperand, PtxError
 from tilewright.jit import Launch, compile_source, current_executor
+from tilewright.lab.emulator_speed import ROWS, run_row
 
 ADD = """extern "C" __global__ void add(const float *a, float *out, int n) {
     int i = threadIdx.x + blockIdx.x * blockDim.x;
@@ -264,15 +266,17 @@ def test_reading_a_kernel_leaves_the_garbage_collector_as_it_was(on, text):
         gc.enable()
 
 
-def test_a_launch_leaves_nothing_to_the_garbage_collector():
+@pytest.mark.parametrize("row", ["atomics", "cp.async", "TMA"])
+def test_a_launch_leaves_nothing_to_the_garbage_collector(row):
+    kinds = Machine | Engine | GlobalRaces | Track | Shadow | SharedPattern
+
     def parts():
-        return [one for one in gc.get_objects() if isinstance(one, Machine | Engine | GlobalRaces | Track | Shadow)]
+        return [one for one in gc.get_objects() if isinstance(one, kinds)]
 
     before = {id(one): one for one in parts()}
-    source = 'extern "C" __global__ void k(int *x) { x[threadIdx.x] += 1; }'
     gc.disable()
     try:
-        assert tw.emulate(source, "k", 1, 32, [np.zeros(32, np.int32)]).arrays[0].sum() == 32
+        run_row(next(name for name in ROWS if name.startswith(row)))
         assert not [one for one in parts() if id(one) not in before]
     finally:
         gc.enable()

@@ -75,8 +75,9 @@ class ClockShadow(Knowledge):
         """mbarriers that no fence.mbarrier_init has followed yet."""
         self.fenced: list[Mbarrier] = []
         """Those that the next barrier of their cluster tells, however relaxed it is."""
-        self._after: dict[Mbarrier, set[int]] = {}
-        """Warps of the batch that are known to come after an mbarrier's initialisation, of blocks without a cluster."""
+        self._after: set[tuple[Mbarrier, int, int]] = set()
+        """Warps of the batch, from one to another, that are known to come after an mbarrier's initialisation, of blocks
+        without a cluster."""
         self._told = np.zeros(0, np.int64)
         """What the compiled loops are told of the tables (native/clocks.c)."""
         self.reset()
@@ -501,16 +502,15 @@ class ClockShadow(Knowledge):
     def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier: they have to be ordered after its initialisation."""
         if self.machine.cluster_size == 1 and not self.ends_barriers and not self.bulk.spoiled:
-            first, last = int(lanes[0]) // 32, int(lanes[-1]) // 32 + 1
-            after = self._after.setdefault(barrier, set())
-            if after.issuperset(range(first, last)):
+            first, last = lanes.item(0) // 32, lanes.item(-1) // 32 + 1
+            if (barrier, first, last) in self._after:
                 return
             known = self.known.reshape(-1, self.known.shape[2])[first:last, : self.warps]
             newer = self.written[self._bytes_of(barrier).start] > known
             warps = np.arange(first, last)
             newer[warps - first, warps % self.warps] = False
             if not newer.any():
-                after.update(range(first, last))
+                self._after.add((barrier, first, last))
                 return
         start = self._bytes_of(barrier).start
         cluster, warps = self.place(lanes)

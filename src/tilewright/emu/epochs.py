@@ -14,6 +14,7 @@ Lanes of one warp that touch the same byte are lane_races.py's, races on global 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -121,9 +122,11 @@ class EpochShadow(Shadow):
         if rows is not None:
             self.log.append(Landing(pattern, rows))
             return
-        if pattern.landing is None:
-            pattern.landing = Landing(pattern, None)
-        self.log.append(pattern.landing)
+        landing = None if pattern.landing is None else pattern.landing()
+        if landing is None:
+            landing = Landing(pattern, None)
+            pattern.landing = ref(landing)
+        self.log.append(landing)
 
     def barrier(self, ctas: np.ndarray | None) -> None:
         """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None). Judges their epoch."""
@@ -137,14 +140,17 @@ class EpochShadow(Shadow):
         now = self.machine.copies.snapshot()
         if self.machine.products:
             now += self.machine.products.snapshot()
-        chosen = ~self.done if ctas is None else ctas & ~self.done
+        if not (self.log or now or any(self.pending)):
+            return
+        chosen, starts = ~self.done if ctas is None else ctas & ~self.done, self.start.tolist()
         groups: dict[tuple[int, int], list[int]] = {}
         for k in np.flatnonzero(chosen).tolist():
-            groups.setdefault((int(self.start[k]), id(self.pending[k])), []).append(k)
+            groups.setdefault((starts[k], id(self.pending[k])), []).append(k)
         for (start, _), members in groups.items():
             self._judge_once(members, self.log[start:] if start else self.log, self.pending[members[0]])
             for k in members:
-                self.start[k], self.pending[k] = len(self.log), now
+                self.pending[k] = now
+        self.start[chosen] = len(self.log)
         self._trim()
 
     def finish(self, ctas: np.ndarray | None = None) -> None:

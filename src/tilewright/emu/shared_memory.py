@@ -73,7 +73,7 @@ class SharedPattern:
         self.alike: bool | None = None
         """Whether each block of the batch does the same; None: nobody has looked."""
         self.landing: Any = None
-        """For a copy: the event of its landing."""
+        """For a copy: a weak reference to the event of its landing."""
         self.told: tuple[int, ...] | None = None
         """What the compiled loops are told of it (native/epochs.c), once they have been."""
 

@@ -57,6 +57,11 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8-sig", errors="surrogateescape")
 
 
+@lru_cache(maxsize=512)
+def _found(what: re.Pattern[str], text: str) -> tuple[str, ...]:
+    return tuple(what.findall(text))
+
+
 def gather(
     text: str,
     folders: Sequence[Path],
@@ -87,7 +92,7 @@ def gather(
 
     def follow(body: str, name: str, beside: Path | None) -> str:
         """The text of a file with the names that its includes have here; these are looked for next."""
-        for own in dict.fromkeys(_INCLUDE.findall(body)):
+        for own in dict.fromkeys(_found(_INCLUDE, body)):
             path, here = None, own
             if leave and own not in generated:
                 places = folders if beside is None else (beside, *folders)
@@ -99,7 +104,7 @@ def gather(
                 body = line.sub(rf'\g<1>{here}"', body)
             pending.append((here, path))
         if not_in_brackets is not None:
-            others = (name for name in _IN_BRACKETS.findall(body) if name not in not_in_brackets)
+            others = (name for name in _found(_IN_BRACKETS, body) if name not in not_in_brackets)
             pending.extend((name, None) for name in others if any((folder / name).is_file() for folder in folders))
         return body
 

@@ -158,7 +158,9 @@ class InShared:
         starts = {bits: Descriptor.of(bits).start for bits in touched}
         pattern.addresses = np.array([starts[bits] for bits in descriptors.tolist()])
         start = machine.cta_of_lane[team.first_lanes] * (shared.stride // shared.granule)
-        pattern.granules = np.stack([touched[bits] for bits in descriptors.tolist()]) + start[:, None]
+        number = {bits: k for k, bits in enumerate(touched)}
+        table = np.stack(list(touched.values()))
+        pattern.granules = table[[number[bits] for bits in descriptors.tolist()]] + start[:, None]
         return pattern
 
     def _wrong(self, bits: int, found: np.ndarray, lanes: np.ndarray) -> bool:
