@@ -62,6 +62,26 @@ def test_every_card_shows_the_loops_machine_code_next_to_that_of_the_rung_below(
             assert not one.below or any(before is not None for _, before, _ in bars), one.rung
 
 
+def test_every_card_shows_what_a_thread_executes_on_the_emulator(decks):
+    executed = {r["case"]["rung"]: r["result"] for r in read_records(RESULTS / "executed-H200.json")}
+    for deck in decks:
+        for one in deck.cards:
+            (bars,) = (bars for title, bars in one.bars.items() if title.startswith("Instructions of a thread at 256 "))
+            instructions = executed[one.rung]["instructions_per_thread"]
+            assert {name: now for name, _, now in bars if now} == {name: n for name, n in instructions.items() if n}
+            rows = {name: now for name, _, now in one.rows}
+            assert rows["FLOP per byte of global traffic, emulator"] == f"{executed[one.rung]['flop_per_byte']:.3g}"
+
+
+def test_counts_are_the_emulators_where_the_hardwares_were_not_read(decks):
+    name = "wavefronts per shared load, emulator"
+    (_, _, base), (_, _, swizzled) = (
+        next(row for row in card(decks, rung).rows if row[0] == name) for rung in ("a01_base", "a02_swizzle")
+    )
+    assert float(base) > 4 * float(swizzled) > 0
+    assert not any(row[0] == name for row in card(decks, "f09_transposed").rows)
+
+
 def test_the_first_rung_has_nothing_below(decks):
     first = card(decks, "f01_naive")
     assert first.below == ""

@@ -187,6 +187,14 @@ def _sweep(suite: Suite, run: Run) -> Records:
     )
 
 
+def _executed(suite: Suite, run: Run) -> Records:
+    attends = [case for case in suite["cases"] if "seq" in case]
+    multiplies = [case for case in suite["cases"] if "seq" not in case]
+    steps = [*steps_of(suite | {"cases": multiplies}, run.gpu), *attention_steps({"cases": attends}, run.gpu)]
+    records: Records = _function("ladder.climb_on_emulator")(steps, run.gpu, suite["name"], run.say)
+    return records
+
+
 def _profile(suite: Suite, run: Run) -> Records:
     return _function("profiling.profile_records")(suite["name"], suite["cases"], seconds=run.seconds, say=run.say)
 
@@ -231,6 +239,7 @@ KINDS: dict[str, Kind] = {
     "profile": Kind(_profile, 12, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "latency": Kind(_cases("latency.latency_records"), 2),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
+    "executed": Kind(_executed, 0.5, ("gpu",), needs_gpu=False),
     "corpus": Kind(_cases("corpus.corpus_records"), 5, ("gpu",), needs_gpu=False),
     "strangers": Kind(_cases("corpus.strangers_records"), 4, ("gpu",), needs_gpu=False),
     "census": Kind(_cases("census.census_records"), 120, ("gpu",), needs_gpu=False),

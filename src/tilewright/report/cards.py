@@ -23,11 +23,17 @@ LADDERS = (
      "FlashAttention-2"),
 )  # fmt: skip
 """Title, and the suites of times, stalls, counters and sizes; the library that shares are of."""
+EXECUTED = "executed"
+"""The suite of what each rung executes on the emulator."""
 MOST_BARS = 6
 _RATIOS = {
     "sectors_per_load": "sectors per global load", "sectors_per_store": "sectors per global store",
     "wavefronts_per_shared_load": "wavefronts per shared load",
     "wavefronts_per_shared_store": "wavefronts per shared store",
+}  # fmt: skip
+_EXECUTED = {
+    "sectors_per_request": "sectors per global load", "wavefronts_per_request": "wavefronts per shared load",
+    "flop_per_byte": "FLOP per byte of global traffic",
 }  # fmt: skip
 _PIPES = {"issue_active": "issue slots busy", "fma_pipe": "fp32 pipe busy", "tensor_pipe": "tensor pipe busy",
           "shared_pipe": "shared memory busy"}  # fmt: skip
@@ -57,14 +63,14 @@ class Deck:
 def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list[Deck]:
     """The cards of each ladder; what has no record of times is left out. origin: says where records come from."""
     made = []
-    compiled = _by_rung(find_records(folder, "compiled-hopper"))
+    compiled, executed = (_by_rung(find_records(folder, suite)) for suite in ("compiled-hopper", EXECUTED))
 
     def records_of(suites: Sequence[str]) -> list[Record]:
         return [record for suite in suites for record in find_records(folder, suite)]
 
     for title, times, stalls, counters, sizes, library in LADDERS:
         ladder = [record for record in records_of(times) if record["result"].get("ratio")]
-        sides = [_by_rung(ladder), _by_rung(records_of(stalls)), compiled]
+        sides = [_by_rung(ladder), _by_rung(records_of(stalls)), compiled, executed]
         counted, grown = _by_rung(records_of(counters)), _shares(records_of(sizes))
         names = list(sides[0])
         held = []
@@ -110,7 +116,7 @@ def _card(
     counted: tuple[Record | None, Record | None], library: str, origin: str,
 ) -> Card:  # fmt: skip
     rung = every_rung(name)
-    (times, stalls, compiled), (old_times, old_stalls, old_compiled) = here, there
+    (times, stalls, compiled, executed), (old_times, old_stalls, old_compiled, old_executed) = here, there
     assert times is not None
     now, before = times["result"], old_times["result"] if old_times else {}
     gain = f", {100 * (now['ratio'] - before['ratio']):+.1f} points" if before else ""
@@ -137,6 +143,7 @@ def _card(
             old = (before.get("conditions") or {}).get(key)
             card.rows.append((words, "-" if old is None else f"{old:.0f}{unit}", f"{now['conditions'][key]:.0f}{unit}"))
     _counts(card, *counted)
+    _executed(card, executed, old_executed, counted[0] is None)
     _stalls(card, stalls, old_stalls)
     if compiled:
         groups, old = compiled["result"]["loop"], (old_compiled["result"]["loop"] if old_compiled else None)
@@ -157,6 +164,21 @@ def _counts(card: Card, counted: Record | None, old: Record | None) -> None:
         before = old["result"]["ratios"][key]["hardware"] if old else None
         if value is not None:
             card.rows.append((words, "-" if before is None else f"{before:.3g}", f"{value:.3g}"))
+
+
+def _executed(card: Card, executed: Record | None, old: Record | None, has_no_counters: bool) -> None:
+    """The emulator's counts: all of them where the hardware's were not read."""
+    if executed is None:
+        return
+    now, before = executed["result"], old["result"] if old else {}
+    for key, words in _EXECUTED.items():
+        if now.get(key) is not None and (has_no_counters or key == "flop_per_byte"):
+            was = before.get(key)
+            card.rows.append((f"{words}, emulator", "-" if was is None else f"{was:.3g}", f"{now[key]:.3g}"))
+    case = executed["case"]
+    size = f"{case['m']} cubed" if "m" in case else f"{case['seq_q']} queries and keys"
+    title = f"Instructions of a thread at {size}, on the emulator"
+    _bars(card, title, now["instructions_per_thread"], before.get("instructions_per_thread"))
 
 
 def _stalls(card: Card, stalls: Record | None, old: Record | None) -> None:
@@ -182,7 +204,8 @@ def as_html(decks: Sequence[Deck]) -> str:
     """The cards, folded."""
     parts = [
         "<p>Each card compares a rung with the one below it: what changed is coloured, and faint bars are the rung "
-        f"below. Sectors, wavefronts, pipes and stalls are the hardware's counts. {DAGGER}: some of its figures were "
+        f"below. Pipes and stalls are the hardware's counts, and so are sectors and wavefronts where nothing else is "
+        f"said; the emulator's are of a smaller problem. {DAGGER}: some of its figures were "
         "measured before its kernel changed; its last line says which.</p>"
     ]
     for deck in decks:
