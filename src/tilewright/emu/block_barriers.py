@@ -43,6 +43,10 @@ class BlockBarriers:
         self.last: dict[tuple[int, int], Use] = {}
         """(cta, barrier) -> its last completed use."""
         self.on_release: dict[int, Release] = {}
+        program = self.machine.program
+        aligned = np.array([".aligned" in instruction.opcode for instruction in program.instructions], bool)
+        self.apart = program.opcodes_begin("barrier.") & ~aligned
+        """Instructions at which lanes of a warp may arrive one after another; the warp does with the last."""
 
     def reset(self) -> None:
         """A new batch."""
@@ -164,8 +168,14 @@ class BlockBarriers:
 
     def _arrived(self, place: tuple[int, int]) -> int:
         width = self.machine.warps_per_cta * 32
-        waiting = self.at[place[0] * width : (place[0] + 1) * width] == place[1]
-        return 32 * int(waiting.reshape(-1, 32).any(axis=1).sum()) + self.tokens.get(place, 0)
+        span = slice(place[0] * width, (place[0] + 1) * width)
+        waiting = self.at[span] == place[1]
+        here = waiting.reshape(-1, 32).any(axis=1)
+        if self.apart.any():
+            late = self.scheduler.live[span] & ~waiting
+            apart = waiting & self.apart[self.scheduler.parked_at[span]]
+            here &= ~(late.reshape(-1, 32).any(axis=1) & apart.reshape(-1, 32).any(axis=1))
+        return 32 * int(here.sum()) + self.tokens.get(place, 0)
 
     def _try_release(self, cta: int, ident: int) -> None:
         machine, scheduler = self.machine, self.scheduler

@@ -152,8 +152,9 @@ class ClockShadow(Knowledge):
             self._compare(pattern, table, known, lanes, warps, addresses, name)
         if word.updates:
             self._lost(pattern, known, lanes, warps, addresses)
-        if self.messages and (word.strength > PLAIN or self.messages.overflowed):
-            pass  # flags of lanes
+        if self.messages and (self.messages.overflowed or (word.strength > PLAIN and word.asks)):
+            if word.strength == VOLATILE and kind == "atomic":  # data, as may be, or a flag: whoever reads it knows
+                self.lanes.landed(pattern, granules, lanes, self.machine.meetings)
         elif kind in ("read", "write", "atomic", "copy", "bulk_read"):
             if self.alone and kind != "bulk_read":
                 self._told_alone(pattern, lanes, warps, known)

@@ -20,7 +20,7 @@ _SIZE = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "16x2": 4}
 _ELSEWHERE = {"shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "param::func", "const"}
 _WEAK_BUT_COHERENT = {"cg", "cv", "wt"}
 """They pass the first-level cache by: old code tells other blocks something with them, and it works."""
-_COMPARING = ("setp", "set.", "slct", "min", "max", "call", "vote", "match", "st.local")
+COMPARING = ("setp", "set.", "slct", "min", "max", "call", "vote", "match", "st.local")
 BACK = 200
 """Instructions looked through for where a value is from."""
 
@@ -115,7 +115,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         )  # fmt: skip
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
-        if loads and not reaches(program, instruction.index, _COMPARING):
+        if loads and not reaches(program, instruction.index, COMPARING):
             return Role((READ,), nbytes, head, uncached=True)
         strong, narrow = True, False
     if strong and not narrow:
@@ -124,7 +124,7 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         return Role(
             (POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases, updates=updates, looks=looks,
             acquires=acquires, relaxed=loads and not acquires, loose=loads and "relaxed" in parts,
-            trusted=loads and not acquires and not reaches(program, instruction.index, _COMPARING),
+            trusted=loads and not acquires and not reaches(program, instruction.index, COMPARING),
         )  # fmt: skip
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)
 
@@ -154,7 +154,7 @@ def _stored(instruction: Instruction, program: Code) -> tuple[Operand, Operand] 
         return operands[0], operands[1]
     if parts[0] != "atom" or not {"exch", "cas"} & set(parts):
         return None
-    asked = "cas" in parts and reaches(program, instruction.index, _COMPARING, later=True)
+    asked = "cas" in parts and reaches(program, instruction.index, COMPARING, later=True)
     return None if asked else (operands[1], operands[-1])
 
 

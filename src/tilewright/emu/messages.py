@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .global_words import own_load
+from .global_words import COMPARING, own_load
 from .ptx import Instruction, Register, Vector
+from .uses import reaches
 
 if TYPE_CHECKING:
     from .clocks import ClockShadow
@@ -44,6 +45,8 @@ class Word:
     """It stores what was read at the same place, changed, and is no atomic."""
     narrow: bool = False
     """Its scope is its own block."""
+    asks: bool = True
+    """It may be a flag: no volatile load that nothing is compared with."""
 
 
 @lru_cache(maxsize=64)
@@ -68,7 +71,8 @@ def _word_of(instruction: Instruction, program: Code) -> Word:
     strength = STRONG if {"relaxed", "acquire", "release", "mmio"} & set(parts) else PLAIN
     strength = VOLATILE if "volatile" in parts else strength
     if head == "ld" or strength == PLAIN:
-        return Word(strength, strength > PLAIN, narrow=narrow)
+        asks = strength != VOLATILE or reaches(program, instruction.index, COMPARING)
+        return Word(strength, strength > PLAIN, narrow=narrow, asks=asks)
     return Word(strength, False, True, releases, own_load(program, instruction) is not None, narrow)
 
 
@@ -150,7 +154,8 @@ class Messages:
 
     def hear(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes read places."""
-        self.listened(lanes)
+        if word.asks:
+            self.listened(lanes)
         for cluster, warp, place in self._each(lanes, places):
             self._hear(cluster, warp, place, word)
 
