@@ -45,8 +45,9 @@ class BlockBarriers:
         self.on_release: dict[int, Release] = {}
         program = self.machine.program
         aligned = np.array([".aligned" in instruction.opcode for instruction in program.instructions], bool)
-        self.apart = program.opcodes_begin("barrier.") & ~aligned
-        """Instructions at which lanes of a warp may arrive one after another; the warp does with the last."""
+        apart = program.opcodes_begin("barrier.") & ~aligned
+        self.apart = apart if apart.any() else None
+        """Instructions at which lanes of a warp may arrive one after another: the warp does with the last."""
 
     def reset(self) -> None:
         """A new batch."""
@@ -171,7 +172,7 @@ class BlockBarriers:
         span = slice(place[0] * width, (place[0] + 1) * width)
         waiting = self.at[span] == place[1]
         here = waiting.reshape(-1, 32).any(axis=1)
-        if self.apart.any():
+        if self.apart is not None:
             late = self.scheduler.live[span] & ~waiting
             apart = waiting & self.apart[self.scheduler.parked_at[span]]
             here &= ~(late.reshape(-1, 32).any(axis=1) & apart.reshape(-1, 32).any(axis=1))
