@@ -51,10 +51,11 @@ def test_volatile_shared_memory_without_syncwarp_is_a_warning(name):
     assert set(kinds(source)) == {wanted}
 
 
-def test_votes_bring_lanes_together_and_ldmatrix_is_warned_to_need_a_syncwarp():
+def test_votes_and_ldmatrix_are_warned_to_need_a_syncwarp():
     vote = f"""{K}(float *a) {{ {OWN} __shared__ float s[64];
-        s[t] = l; if (__any_sync(~0u, l == 3)) o[t] = s[t ^ 1]; }}"""
-    assert kinds(vote) == []
+        s[t] = l; SYNC if (__any_sync(~0u, l == 3)) o[t] = s[t ^ 1]; }}"""
+    assert kinds(vote.replace("SYNC", "")) == ["warp_synchronous"]
+    assert kinds(vote.replace("SYNC", "__syncwarp();")) == []
     matrix = f"""{K}(float *a) {{ {OWN} __shared__ __align__(16) unsigned s[64];
         s[t] = l; SYNC unsigned r, at = (unsigned)__cvta_generic_to_shared(s + w * 32 + l % 8 * 4);
         asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%0}}, [%1];" : "=r"(r) : "r"(at) : "memory");

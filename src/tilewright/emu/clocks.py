@@ -185,7 +185,7 @@ class ClockShadow(Knowledge):
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
 
-    def meet(self, members: np.ndarray | None) -> None:
+    def meet(self, members: np.ndarray | None, firmly: bool = True) -> None:
         """Lanes came together."""
         races = self.machine.races
         if members is None and self.messages and races is not None and races.telling is not None:

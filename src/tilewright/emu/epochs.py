@@ -111,9 +111,9 @@ class EpochShadow(Shadow):
         if len(self.log) >= LONGEST_EPOCH:
             self._shorten()
 
-    def meet(self, members: np.ndarray | None) -> None:
+    def meet(self, members: np.ndarray | None, firmly: bool = True) -> None:
         """Note that the active lanes of each warp came together."""
-        meeting = self.lane_races.meeting(members)
+        meeting = self.lane_races.meeting(members, firmly)
         if self.log and self.log[-1] is not meeting:
             self.log.append(meeting)
 

@@ -34,8 +34,8 @@ KINDS = {
     "fixed_read": "Read it by an ordinary load: without __ldg(), and without `const` and __restrict__ on a pointer to "
     "memory that the kernel writes.",
     "lane_race": "Put __syncwarp() between the two: lanes of a warp need not run in step.",
-    "warp_synchronous": "Works where lanes run in step, which GPUs since Volta do not promise: put __syncwarp() after "
-    "each step, or use shuffles.",
+    "warp_synchronous": "Works where lanes run in step and the compiler moves nothing, which nobody promises: put "
+    "__syncwarp() after each step, or pass the values by shuffles.",
     "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used; "
     "for a bulk copy, the wait for the phase of its mbarrier, by its parity.",
     "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "

@@ -29,13 +29,22 @@ _TOGETHER = ("ldmatrix", "stmatrix", "wmma")
 class Meeting:
     """The active lanes of a moment came together, those of each warp that their member masks name."""
 
-    __slots__ = ("members", "warps")
+    __slots__ = ("firm", "members", "warps")
 
-    def __init__(self, mask: np.ndarray | None, members: np.ndarray | None) -> None:
+    def __init__(self, mask: np.ndarray | None, members: np.ndarray | None, firm: bool) -> None:
+        self.firm = firm
+        """Whether that orders memory, which shuffles and votes do not."""
         self.warps = None if mask is None else mask.reshape(-1, 32).any(axis=1)
         """Which warps of the batch; None: all."""
         self.members = members
         """Member mask of each lane of the batch; None: all lanes of these warps."""
+
+    def note(self, met: Meetings, live: np.ndarray) -> None:
+        """Note it among others."""
+        if self.members is None:
+            met.whole(self.warps)
+        else:
+            met.some(self.members, live)
 
 
 class LaneTable:
@@ -62,14 +71,19 @@ class LaneTable:
         """A new batch of blocks starts."""
         self.writer[:] = self.reader[:] = 0
 
-    def touch(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> bool:
-        """Note an access, and report what meets another lane's since the two came together; whether nothing does."""
+    def touch(
+        self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings, firm: Meetings | None = None
+    ) -> bool:  # fmt: skip
+        """Note an access, and report what meets another lane's since the two came together; whether nothing does.
+        `firm`: the meetings that order memory, where others do not."""
         ids = (lanes + 1).astype(np.int32)[:, None]
         if event.instruction.opcode.startswith(_TOGETHER):
             if event.kind in READS:  # that the lanes come together does not say that they see each other's stores
                 self._against(event, granules, lanes, ids, met, "warp_synchronous")
-            met.whole(np.unique(lanes // 32))
+            self.all_together(lanes, met, firm)
         clean = self._against(event, granules, lanes, ids, met)
+        if clean and firm is not None and event.kind in READS:
+            self._against(event, granules, lanes, ids, firm, "warp_synchronous")
         if event.kind == "copy":
             pass  # it writes when it lands
         elif event.kind in READS:
@@ -77,6 +91,14 @@ class LaneTable:
         else:
             self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
         return clean
+
+    @staticmethod
+    def all_together(lanes: np.ndarray, met: Meetings, firm: Meetings | None) -> None:
+        """All lanes of these lanes' warps came together."""
+        if firm is not None:
+            firm.time = met.time
+            firm.whole(np.unique(lanes // 32))
+        met.whole(np.unique(lanes // 32))
 
     def landed(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> None:
         """Note what a cp.async has brought: a write of its lane, which has waited for it."""
@@ -143,11 +165,14 @@ class LaneTable:
         at = granule * shared.granule % shared.stride
         whose = f"lane {other_lane % 32}" if other_lane >= 0 else "other lanes"
         volatile = all(".volatile" in i.opcode for i in (event.instruction, other))
+        details = {"other_access": machine.reporter.sources.where(other)}
+        if name == "warp_synchronous" and not self.together[event.instruction.index]:
+            details["between_them"] = "a shuffle or a vote, which orders no memory"
         machine.report(
             "warp_synchronous" if volatile else name,
             f"{event.kind} at shared address {at:#x}, {verb} by {whose} of the same warp, and no __syncwarp() between "
             "them",
-            event.instruction, lanes, at, {"other_access": machine.reporter.sources.where(other)}, other,
+            event.instruction, lanes, at, details, other,
         )  # fmt: skip
 
 
@@ -156,16 +181,16 @@ class LaneRaces:
 
     def __init__(self, shadow: EpochShadow) -> None:
         self.shadow, self.machine = shadow, shadow.machine
-        self._meetings: dict[tuple[bytes, bytes], Meeting] = {}
+        self._meetings: dict[tuple[bytes, bytes, bool], Meeting] = {}
         self.table = LaneTable(self.machine)
         self.marked = np.zeros(len(self.table.writer), bool)
 
-    def meeting(self, members: np.ndarray | None) -> Meeting:
+    def meeting(self, members: np.ndarray | None, firm: bool) -> Meeting:
         """The active lanes come together, each with those of its warp that it names; equal ones are one object."""
         mask = self.machine.mask
-        key = b"" if mask is None else mask.tobytes(), b"" if members is None else members.tobytes()
+        key = b"" if mask is None else mask.tobytes(), b"" if members is None else members.tobytes(), firm
         if key not in self._meetings:
-            self._meetings[key] = Meeting(mask, members)
+            self._meetings[key] = Meeting(mask, members, firm)
         return self._meetings[key]
 
     def judge(self, ctas: np.ndarray | None, events: list[Any]) -> bool:
@@ -196,14 +221,16 @@ class LaneRaces:
 
     def _walk(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
         met = Meetings(self.machine.lanes // 32)
+        loose = any(isinstance(event, Meeting) and not event.firm for event in events)
+        firm = Meetings(self.machine.lanes // 32) if loose else None
         live = self.machine.scheduler.born
         clean = True
         for event in events:
             if isinstance(event, Meeting):
-                if event.members is None:
-                    met.whole(event.warps)
-                else:
-                    met.some(event.members, live)
+                if firm is not None and event.firm:
+                    firm.time = met.time
+                    event.note(firm, live)
+                event.note(met, live)
                 continue
             if isinstance(event, Landing):
                 pattern, granules, _ = self.shadow.rows(event, ctas)
@@ -217,8 +244,8 @@ class LaneRaces:
             lanes = self.shadow.lanes_of(event, ctas)
             if event.kind in READS and not self.marked[granules].any():
                 if event.instruction.opcode.startswith(_TOGETHER):
-                    met.whole(np.unique(lanes // 32))
+                    self.table.all_together(lanes, met, firm)
                 continue
             touched.append(granules)
-            clean &= self.table.touch(event, granules, lanes, met)
+            clean &= self.table.touch(event, granules, lanes, met, firm)
         return clean

@@ -374,13 +374,13 @@ class Machine(MachineOperands):
         items = operand.items if isinstance(operand, Vector) else (operand,)
         return any(isinstance(item, Register) and item in self.program.readers for item in items)
 
-    def meet(self, named: np.ndarray | None, who: np.ndarray | None = None) -> None:
+    def meet(self, named: np.ndarray | None, who: np.ndarray | None = None, *, firmly: bool = True) -> None:
         """Let active lanes, or those marked in `who`, of each warp come together. `named`: member masks, one per lane
-        or for all (None: all)."""
+        or for all (None: all). `firmly`: by what orders memory, too."""
         if who is not None:
             active = self.mask
             self.set_mask(who)
-            self.meet(named)
+            self.meet(named, firmly=firmly)
             self.set_mask(active)
             return
         members = None
@@ -394,7 +394,7 @@ class Machine(MachineOperands):
             self.meetings.whole(None if self.mask is None else self.mask.reshape(-1, 32).any(axis=1))
         else:
             self.meetings.some(members, self.scheduler.live)
-        self.shadow.meet(members)
+        self.shadow.meet(members, firmly)
 
     def finish(self) -> None:
         """The launch has ended: report what malloc gave and nobody can find any more."""

@@ -54,8 +54,9 @@ class Shadow:
     def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
         """Warps (`due` [warpgroups of the pattern, 4]) waited for a wgmma; `landed` follows for the first of four."""
 
-    def meet(self, members: np.ndarray | None) -> None:
-        """The active lanes of each warp came together; `members`: those that each one's mask names (None: all)."""
+    def meet(self, members: np.ndarray | None, firmly: bool = True) -> None:
+        """The active lanes of each warp came together; `members`: those that each one's mask names (None: all).
+        `firmly`: by what orders memory, as shuffles do not."""
 
     def stamps(self) -> np.ndarray:
         """Return how far each warp of the batch has come, for `unordered`; the answer does not change any more."""

@@ -149,3 +149,57 @@ extern "C" __global__ void all_lanes_store_one_value(const float *in, float *out
     __syncthreads();
     if (threadIdx.x < 2) out[threadIdx.x] = s[threadIdx.x];
 }
+
+template <bool MEET> __device__ void volatile_neighbour(const float *in, float *out) {
+    __shared__ volatile float s[64];
+    int t = threadIdx.x;
+    s[t] = in[t]; // BUG
+    __threadfence_block();
+    if (MEET) __syncwarp();
+    out[t] = s[t ^ 1]; // BUG
+}
+
+//! warp_synchronous | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void volatile_and_a_fence(const float *in, float *out) { volatile_neighbour<false>(in, out); } // BUG
+
+//! right | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void volatile_a_fence_and_a_meeting(const float *in, float *out) { volatile_neighbour<true>(in, out); }
+
+// A flag between lanes of one warp: volatile, and asked for.
+//! right | block 32 | f32[1]=random f32[1]=zeros
+extern "C" __global__ void a_flag_between_two_lanes(const float *in, float *out) {
+    __shared__ volatile float box;
+    __shared__ volatile int flag;
+    int t = threadIdx.x;
+    if (t == 0) flag = 0;
+    __syncwarp();
+    if (t == 0) {
+        box = in[0];
+        __threadfence_block();
+        flag = 1;
+    } else if (t == 7) {
+        while (flag == 0) {}
+        __threadfence_block();
+        out[0] = box;
+    }
+}
+
+template <int BETWEEN> __device__ void spread_by_the_first_lane(const float *in, float *out) {
+    __shared__ float first[2];
+    int t = threadIdx.x;
+    float v = in[t], sum = v;
+    if (t % 32 == 0) first[t / 32] = v;
+    if (BETWEEN == 0) __syncwarp();
+    if (BETWEEN == 1) sum += __shfl_xor_sync(0xffffffffu, v, 1);
+    if (BETWEEN == 2) sum += __any_sync(0xffffffffu, v > 2.f);
+    out[t] = sum + first[t / 32]; // BUG
+}
+
+//! right | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void a_meeting_before_the_load(const float *in, float *out) { spread_by_the_first_lane<0>(in, out); }
+
+//! warp_synchronous | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void a_shuffle_before_the_load(const float *in, float *out) { spread_by_the_first_lane<1>(in, out); } // BUG
+
+//! warp_synchronous | block 64 | f32[64]=random f32[64]=zeros
+extern "C" __global__ void a_vote_before_the_load(const float *in, float *out) { spread_by_the_first_lane<2>(in, out); } // BUG

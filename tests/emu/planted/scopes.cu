@@ -452,3 +452,23 @@ extern "C" __global__ void a_relaxed_mbarrier_alone(const int *in, int *out) { F
 
 //! shared_race | grid 2 | cluster 2 | block 64 | i32[128]=arange i32[128]=zeros
 extern "C" __global__ void a_fence_of_the_block_before_a_relaxed_mbarrier(const int *in, int *out) { FENCE_TO_MBARRIER("fence.acq_rel.cta;\n") } // BUG
+
+// Lanes of each warp reach a barrier by two ways; unaligned, it takes the warp with the last of them.
+template <int ODD> __device__ void by_two_ways(const int *in, int *out) {
+    __shared__ int s[64];
+    int t = threadIdx.x;
+    if (t & 1) {
+        s[t] = 2 * in[t];
+        asm volatile("barrier.sync %0, 64;" ::"n"(ODD) : "memory"); // BUG
+    } else {
+        s[t] = 3 * in[t];
+        asm volatile("barrier.sync 1, 64;" ::: "memory"); // BUG
+    }
+    out[t] = s[63 - t];
+}
+
+//! right | block 64 | explore 6 | i32[64]=arange i32[64]=zeros
+extern "C" __global__ void lanes_reach_a_barrier_apart(const int *in, int *out) { by_two_ways<1>(in, out); }
+
+//! deadlock | block 64 | i32[64]=arange i32[64]=zeros
+extern "C" __global__ void lanes_of_a_warp_at_two_barriers(const int *in, int *out) { by_two_ways<2>(in, out); } // BUG

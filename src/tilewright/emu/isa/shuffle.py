@@ -92,7 +92,7 @@ def _together(machine: Machine, instruction: Instruction, members: np.ndarray, s
 
     def checked() -> None:
         check()
-        machine.meet(named)
+        machine.meet(named, firmly=False)
         step()
 
     return checked
