@@ -198,6 +198,14 @@ extern "C" __global__ void relaxation_of_whatever_is_there(volatile float *x) {
     }
 }
 
+//! right | grid 2 | block 32 | i32[2]=zeros i32[1]=empty
+extern "C" __global__ void a_letter_by_a_fence_that_acquires(int *box, int *y) {
+    letter(box, y, [](int *f, int k) {
+        by_relaxed(f, k);
+        asm volatile("fence.acquire.gpu;" ::: "memory");
+    });
+}
+
 // Blocks take turns at one sum; the first thread of each waits for its turn, and a barrier follows.
 template <typename Wait>
 __device__ void turns(int *turn, float *sum, const float *x, Wait wait) {

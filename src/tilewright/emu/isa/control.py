@@ -103,7 +103,7 @@ def cache_policy(machine: Machine, instruction: Instruction) -> Step:
     "{prefetch|prefetchu}{.global|.local|}{.L1|.L2}{::evict_last|::evict_normal|}",
     "applypriority{.global|}.L2::evict_normal",
     "discard{.global|}.L2",
-    "fence.acquire{.cta|.cluster|.gpu|.sys|}",
+    "fence.acquire{.cta|.cluster}",
     "fence.proxy.alias",
     "nanosleep.u32",
     "griddepcontrol.{wait|launch_dependents}",
@@ -130,6 +130,20 @@ def fence(machine: Machine, instruction: Instruction) -> Step:
             telling.fence(lanes)
         if messages is not None:
             messages.fence(lanes)
+
+    return step
+
+
+@executes("fence.acquire{.gpu|.sys|}", kind="control", destination="none")
+def acquire_fence(machine: Machine, instruction: Instruction) -> Step:
+    """Let what is read after it be as new as what was read before it says: half of a fence."""
+    telling = machine.races.telling if machine.races else None
+    if telling is None:
+        return lambda: None
+
+    def step() -> None:
+        lanes = machine.lane_list()
+        telling.take(np.arange(machine.lanes) if lanes is None else lanes)
 
     return step
 
