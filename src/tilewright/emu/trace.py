@@ -7,6 +7,7 @@ instruction. Requests, sectors and wavefronts are those of emu/coalesce.py and e
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,6 +149,14 @@ class Site:
         self.requests = self.sectors = self.wavefronts = self.ideal = self.bytes = 0
 
 
+@lru_cache(maxsize=64)
+def _added_up(traffic: str) -> list[tuple[str, str]]:
+    """What the sites of one kind of traffic count, each with the counter that they add up to, "" for none."""
+    far = traffic == FAR_SIDE  # the near side counts the rest
+    names = {name: f"{'async_copy' if far else traffic}_{name}" for name in (("sectors",) if far else MEMORY_FIELDS)}
+    return [(name, total if hasattr(Counters, total) else "") for name, total in names.items()]
+
+
 class Trace:
     """Accumulates counts over the batches of one launch; indices are those of the program's instructions."""
 
@@ -171,6 +180,7 @@ class Trace:
         out = Counters(threads=threads)
         guarded, counted, place, nowhere = self.guarded.tolist(), program.counted, sources.place, (None, None)
         instructions, by_class, sites, rows = program.instructions, out.by_class, self.sites, out.per_instruction
+        totals: dict[str, int] = {}
         for block in program.blocks:
             of_block, warps = self.block_threads[block.index], self.block_warps[block.index]
             out.warp_instructions += warps * (block.end - block.start)
@@ -188,13 +198,13 @@ class Trace:
                 if kind == "barrier":
                     out.barriers += warps
                 for traffic, site in sites[i].items() if i in sites else ():
-                    far = traffic == FAR_SIDE  # the near side counts the rest
-                    for name in ("sectors",) if far else MEMORY_FIELDS:
-                        value = getattr(site, name)
-                        setattr(row, name, getattr(row, name) + value)
-                        total = f"{'async_copy' if far else traffic}_{name}"
-                        if hasattr(out, total):
-                            setattr(out, total, getattr(out, total) + value)
+                    for name, total in _added_up(traffic):
+                        if value := getattr(site, name):
+                            setattr(row, name, getattr(row, name) + value)
+                            if total:
+                                totals[total] = totals.get(total, 0) + value
+        for total, value in totals.items():
+            setattr(out, total, value)
         out.thread_instructions = sum(by_class.values())
         out.by_class = {kind: count for kind, count in out.by_class.items() if count}
         out.flops = {pipe: count for pipe, count in out.flops.items() if count}
