@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .ptx import Immediate, Instruction, Register, registers_of
 
 if TYPE_CHECKING:
@@ -29,6 +31,13 @@ class InFlight:
 
     number: dict[Register, int] = field(default_factory=dict)
     suspects: dict[int, list[Register]] = field(default_factory=dict)
+    _given: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def given(self, product: Instruction) -> np.ndarray:
+        """The numbers of the registers that a product works on, int64."""
+        if product.index not in self._given:
+            self._given[product.index] = np.array([self.number[register] for register in given_to(product)])
+        return self._given[product.index]
 
 
 def is_copy(instruction: Instruction) -> bool:

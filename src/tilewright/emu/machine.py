@@ -355,6 +355,11 @@ class Machine(MachineOperands):
             self.ran_before += int(self.clock[0])
 
     @cached_property
+    def warpgroup_of_lane(self) -> np.ndarray:
+        """Numbers of warpgroups, as many apart from block to block as it has warps."""
+        return np.asarray(self.cta_of_lane * self.warps_per_cta + self.warp_of_lane // 4)
+
+    @cached_property
     def float_parts(self) -> dict[int, Parts]:
         """The bytes of loads that are computed with: see uses.py."""
         return float_parts(self.program)

@@ -73,6 +73,8 @@ class Code:
     """Where registers of wgmma may be in flight; None for a program without."""
     runs: dict[Hashable, Any] = field(default_factory=dict)
     """What machines share of the blocks that they have bound (straight.py)."""
+    rows_of: dict[int, np.ndarray] = field(default_factory=dict)
+    """The rows of operands of many registers, by their ids (isa/wgmma.py)."""
     _begin: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict)
     _effects: dict[int, Effects] = field(default_factory=dict)
     """Those that were asked for: to keep all is more to look at for the garbage collector."""

@@ -254,7 +254,7 @@ class Scheduler:
         mask = mask | (self.joining == here)
         block = machine.program.blocks[here]
         if block.warpgroup:
-            group = machine.cta_of_lane * machine.warps_per_cta + machine.warp_of_lane // 4
+            group = machine.warpgroup_of_lane
             absent = np.zeros(machine.lanes, bool)
             absent[group[self.live & ~mask]] = True
             held = mask & absent[group]

@@ -17,7 +17,6 @@ import numpy as np
 
 from ..compiled import address
 from ..descriptor import Descriptor, addresses, begins_askew, pieces, places, why_wrong
-from ..in_flight import given_to
 from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
@@ -263,11 +262,15 @@ class Accumulators:
 
 
 def register_rows(machine: Machine, instruction: Instruction, operand: Operand) -> np.ndarray:
-    """The rows of an operand's registers in the bank of 4-byte registers."""
+    """The rows of an operand's registers in the bank of 4-byte registers, int64."""
+    known = machine.program.rows_of
+    if id(operand) in known:  # operands stay as long as their program
+        return known[id(operand)]
     items = operand.items if isinstance(operand, Vector) else (operand,)
     for item in items:
         machine.expect(instruction, isinstance(item, Register) and item.width == 4, "takes registers of 32 bits")
-    return np.array([machine.program.rows[item] for item in items])  # type: ignore[index]
+    rows = known[id(operand)] = np.array([machine.program.rows[item] for item in items])  # type: ignore[index]
+    return rows
 
 
 def _one(machine: Machine, instruction: Instruction, operand: Operand, allowed: tuple[int, ...]) -> int:
@@ -317,7 +320,7 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
     adds = machine.condition(instruction, scale_d)
     products = machine.products
     assert products is not None
-    numbers = np.array([products.where.number[register] for register in given_to(instruction)])
+    numbers = products.where.given(instruction)
     use = np.where(np.arange(len(numbers)) < len(d.rows), 1000 * n + int(fields["k"]), A)
     kinds = (fields["d"], fields["a"], fields["b"], fields["d"])
     compute = arithmetic(machine, instruction, "wgmma", kinds, bool(fields.get("saturate")), negative)
