@@ -30,7 +30,8 @@ const halo = { ...small, fontSize: 12, fill: "var(--ink)" };
 const rule = { stroke: "var(--rule)", strokeOpacity: 1 };
 const axis = { tickSize: 0, labelArrow: "none", fontSize: 11, fill: FAINT } as const;
 const colour = (series: number) => `var(--c${series % 6})`;
-const longest = (words: string[]) => Math.max(0, ...words.map((word) => word.length)) * LETTER;
+const letters = (word: string) => word.length + (word.match(/[mw]/gi)?.length ?? 0) / 2; // these are half as wide again
+const longest = (words: string[]) => Math.max(0, ...words.map(letters)) * LETTER;
 const percent = (share: number) => `${Math.round(100 * share)}%`;
 
 /** Rows with names: on the left, or above each row where they would take more than a share of the width. */
