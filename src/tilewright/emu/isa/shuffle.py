@@ -51,8 +51,7 @@ def check_members(machine: Machine, instruction: Instruction, members: np.ndarra
         """Report lanes whose mask is not that of the lowest lane that it names."""
         masks = np.where(active, _warps(machine, members), np.uint32(0))
         lowest = masks & (~masks + np.uint32(1))
-        below = np.maximum(lowest, np.uint32(1)) - np.uint32(1)
-        first = count_bits(below.reshape(-1)).reshape(masks.shape).astype(np.int64)
+        first = np.frexp(np.maximum(lowest, np.uint32(1)).astype(np.float64))[1] - 1
         theirs = np.take_along_axis(masks, first, axis=1)
         others = active & (masks != 0) & (theirs != 0) & (theirs != masks)
         if others.any():
@@ -66,8 +65,11 @@ def check_members(machine: Machine, instruction: Instruction, members: np.ndarra
 
     def step() -> None:
         active = _active(machine)
-        if members.size > 1 and ((own := _warps(machine, members)) != own[:, :1]).any():
-            apart(active)
+        if members.size > 1:
+            masks = _warps(machine, members)
+            of_first = np.take_along_axis(masks, active.argmax(axis=1)[:, None], axis=1)
+            if (active & (masks != of_first)).any():
+                apart(active)
         absent = active & ((_warps(machine, members) >> _LANE.astype(np.uint32)) & 1 == 0)
         if absent.any():
             lanes = np.flatnonzero(absent)
