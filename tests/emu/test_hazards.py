@@ -486,3 +486,18 @@ def test_neighbours_in_shared_memory_do_not_race_whatever_their_size(kind, granu
     assert not emu.emulate(text, "k", 1, 64, [x, 0], hazards="collect").hazards
     found = emu.emulate(text, "k", 1, 64, [x, 32], hazards="collect").hazards
     assert [hazard.kind for hazard in found] == ["shared_race"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_undefined_value_of_a_shuffle_is_raised_only_where_the_result_depends_on_it(jobs):
+    source = """extern "C" __global__ void sum(const float *x, float *y) {
+        float v = x[blockIdx.x * 24 + threadIdx.x];
+        for (int d = FROM; d > 0; d /= 2) v += __shfl_down_sync(0xffffffffu, v, d);
+        if (threadIdx.x == 0) y[blockIdx.x] = v;
+    }"""
+    x = np.arange(24 * 300, dtype=np.float32)
+    args = [x, "f32[300]=zeros"]
+    right = emu.emulate(source.replace("FROM", "8"), "sum", 300, 24, args, jobs=jobs)
+    assert right.hazards == []
+    with pytest.raises(EmulatorFault, match="shuffle_source.*\n(.*\n)*.*another value makes another result"):
+        emu.emulate(source.replace("FROM", "16"), "sum", 300, 24, args, jobs=jobs)
