@@ -499,5 +499,5 @@ def test_an_undefined_value_of_a_shuffle_is_raised_only_where_the_result_depends
     args = [x, "f32[300]=zeros"]
     right = emu.emulate(source.replace("FROM", "8"), "sum", 300, 24, args, jobs=jobs)
     assert right.hazards == []
-    with pytest.raises(EmulatorFault, match="shuffle_source.*\n(.*\n)*.*another value makes another result"):
+    with pytest.raises(EmulatorFault, match=r"shuffle_source.*\n(.*\n)*.*another value makes another result"):
         emu.emulate(source.replace("FROM", "16"), "sum", 300, 24, args, jobs=jobs)
