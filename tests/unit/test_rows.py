@@ -33,13 +33,13 @@ def planned(monkeypatch):
 
 def test_after_enough_numbers_of_rows_a_new_one_is_not_planned_by_itself_and_is_right(monkeypatch):
     made = planned(monkeypatch)
-    b = np.random.default_rng(1).standard_normal((96, 80)).astype(np.float32)
+    b = np.random.default_rng(1).standard_normal((64, 80)).astype(np.float32)
     with fake_gpu():
         for m in range(1, 3 * ENOUGH):
-            a = np.random.default_rng(m).standard_normal((m, 96)).astype(np.float32)
+            a = np.random.default_rng(m).standard_normal((m, 64)).astype(np.float32)
             np.testing.assert_allclose(tw.matmul(a, b), a @ b, rtol=1e-4, atol=1e-4)
         assert made == list(range(1, ENOUGH + 2)), "one row lies otherwise than rows do"
-        told = str(tw.explain(np.ones((500, 96), np.float32), b))
+        told = str(tw.explain(np.ones((500, 64), np.float32), b))
         assert "the kernels that are there" in told
         assert "deterministic=True plans 500 rows" in told.replace("\n         ", " ")
 
