@@ -305,7 +305,7 @@ def shared_to_spread(blocks: int, resources: Resources, threads: int, shared_byt
     """Return the dynamic shared memory with which `blocks` cannot lie less evenly than they must: as much as lets no
     more of them stay on an SM than it gets when all get the same; arguments else as for `occupancy`."""
     even = -(-blocks // gpu.sm_count)
-    if even >= min(block_limits(resources, threads, shared_bytes, gpu.arch).values()):
+    if even >= occupancy(resources, threads, shared_bytes, gpu.arch).blocks:
         return shared_bytes
     too_much_for_more = gpu.arch.shared_per_sm // (even + 1) // gpu.arch.shared_unit * gpu.arch.shared_unit + 1
     return too_much_for_more - gpu.arch.shared_reserved - resources.shared_bytes

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
-from ..errors import MissingDependency
+from ..errors import MissingDependency, install
 from ..gemm.rungs import GEMM_RUNGS
 from .climb_gpu import driver_version
 from .ladder import Progress, silent
@@ -42,12 +43,14 @@ def _run(rung: str, tool: str) -> dict[str, Any]:
 def sanitizer_records(suite: str, cases: list[dict[str, Any]], say: Progress = silent) -> list[dict[str, Any]]:
     """One record a rung and tool ("memcheck", "racecheck") of each case {"tool": ...}, over all GEMM rungs.
 
-    Raises MissingDependency without compute-sanitizer.
+    Raises MissingDependency without compute-sanitizer or ml_dtypes.
     """
     from ..jit.device import device
 
     if shutil.which("compute-sanitizer") is None:
         raise MissingDependency("compute-sanitizer was not found on PATH. It comes with the CUDA toolkit.")
+    if find_spec("ml_dtypes") is None:
+        raise MissingDependency(f"fp8's rungs are tried with operands of ml_dtypes, which is missing. {install('fp8')}")
     pairs = [(rung.id.split("_")[0], case["tool"]) for rung in GEMM_RUNGS for case in cases]
     say(0, f"{len(pairs)} runs under compute-sanitizer")
     with ThreadPoolExecutor(max(os.cpu_count() or 2, 2) - 1) as pool:

@@ -34,7 +34,7 @@ def spread_records(
     timed in pairs. `ratio`: how many times as fast the product is whose blocks are spread; `stay`: blocks that may stay
     on an SM with what the kernel uses, of which one gets `even` where all get the same."""
     where = device(ordinal)
-    origin, records = origin_of(where, "itself", ""), []
+    origin, records = origin_of(where, None, None), []
     for number, case in enumerate(cases):
         problem = GemmProblem.dense(case["m"], case["n"], case["k"], layout=case["layout"], dtype="f32")
         say(number, f"{problem.m} x {problem.n} x {problem.k} {problem.layout}")

@@ -23,8 +23,6 @@ LADDERS = (
      "FlashAttention-2"),
 )  # fmt: skip
 """Title, and the suites of times, stalls, counters and sizes; the library that shares are of."""
-EXECUTED = "executed"
-"""The suite of what each rung executes on the emulator."""
 MOST_BARS = 6
 _RATIOS = {
     "sectors_per_load": "sectors per global load", "sectors_per_store": "sectors per global store",
@@ -51,6 +49,11 @@ class Card:
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     bars: dict[str, list[tuple[str, float | None, float]]] = field(default_factory=dict)
 
+    def row(self, words: str, below: float | None, here: float | None, form: str) -> None:
+        """Add a figure, where there is one here."""
+        if here is not None:
+            self.rows.append((words, "-" if below is None else form.format(below), form.format(here)))
+
 
 @dataclass(frozen=True)
 class Deck:
@@ -63,7 +66,7 @@ class Deck:
 def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list[Deck]:
     """The cards of each ladder; what has no record of times is left out. origin: says where records come from."""
     made = []
-    compiled, executed = (_by_rung(find_records(folder, suite)) for suite in ("compiled-hopper", EXECUTED))
+    compiled, executed = (_by_rung(find_records(folder, suite)) for suite in ("compiled-hopper", "executed"))
 
     def records_of(suites: Sequence[str]) -> list[Record]:
         return [record for suite in suites for record in find_records(folder, suite)]
@@ -122,26 +125,21 @@ def _card(
     gain = f", {100 * (now['ratio'] - before['ratio']):+.1f} points" if before else ""
     card = Card(name, _sentence(rung.teaches) if rung else "", f"{now['ratio']:.1%} of {library}{gain}", origin, below)
 
-    def row(words: str, key: str, form: str, unit: str = "", scale: int = 1) -> None:
-        if now.get(key) is not None:
-            old = before.get(key)
-            card.rows.append(
-                (words, f"{old * scale:{form}}{unit}" if old is not None else "-", f"{now[key] * scale:{form}}{unit}")
-            )
+    def row(words: str, key: str, form: str) -> None:
+        card.row(words, before.get(key), now.get(key), form)
 
-    row("time", "ms", ".4g", " ms")
-    row("speed", "tflops", ".4g", " TFLOP/s")
+    row("time", "ms", "{:.4g} ms")
+    row("speed", "tflops", "{:.4g} TFLOP/s")
     card.rows.append(("config", str((old_times or times)["case"]["config_text"]) if old_times else "-",
                       str(times["case"]["config_text"])))  # fmt: skip
-    row("registers per thread", "registers", "d")
-    row("spilled bytes", "spill_bytes", "d")
-    row("shared memory per block", "shared_bytes", ",d", " B")
-    row("occupancy", "occupancy", ".1f", "%", 100)
+    row("registers per thread", "registers", "{:d}")
+    row("spilled bytes", "spill_bytes", "{:d}")
+    row("shared memory per block", "shared_bytes", "{:,d} B")
+    row("occupancy", "occupancy", "{:.1%}")
     card.rows.append(("limited by", str(before.get("limited_by", "-")), str(now.get("limited_by", "-"))))
-    for key, words, unit in (("sm_mhz", "clock", " MHz"), ("power_w", "power", " W")):
-        if key in (now.get("conditions") or {}):
-            old = (before.get("conditions") or {}).get(key)
-            card.rows.append((words, "-" if old is None else f"{old:.0f}{unit}", f"{now['conditions'][key]:.0f}{unit}"))
+    old_state, state = (result.get("conditions") or {} for result in (before, now))
+    for key, words, form in (("sm_mhz", "clock", "{:.0f} MHz"), ("power_w", "power", "{:.0f} W")):
+        card.row(words, old_state.get(key), state.get(key), form)
     _counts(card, *counted)
     _executed(card, executed, old_executed, counted[0] is None)
     _stalls(card, stalls, old_stalls)
@@ -160,10 +158,8 @@ def _counts(card: Card, counted: Record | None, old: Record | None) -> None:
     if counted is None:
         return
     for key, words in _RATIOS.items():
-        value = counted["result"]["ratios"][key]["hardware"]
         before = old["result"]["ratios"][key]["hardware"] if old else None
-        if value is not None:
-            card.rows.append((words, "-" if before is None else f"{before:.3g}", f"{value:.3g}"))
+        card.row(words, before, counted["result"]["ratios"][key]["hardware"], "{:.3g}")
 
 
 def _executed(card: Card, executed: Record | None, old: Record | None, has_no_counters: bool) -> None:
@@ -172,9 +168,8 @@ def _executed(card: Card, executed: Record | None, old: Record | None, has_no_co
         return
     now, before = executed["result"], old["result"] if old else {}
     for key, words in _EXECUTED.items():
-        if now.get(key) is not None and (has_no_counters or key == "flop_per_byte"):
-            was = before.get(key)
-            card.rows.append((f"{words}, emulator", "-" if was is None else f"{was:.3g}", f"{now[key]:.3g}"))
+        if has_no_counters or key == "flop_per_byte":
+            card.row(f"{words}, emulator", before.get(key), now.get(key), "{:.3g}")
     case = executed["case"]
     size = f"{case['m']} cubed" if "m" in case else f"{case['seq_q']} queries and keys"
     title = f"Instructions of a thread at {size}, on the emulator"
@@ -186,9 +181,7 @@ def _stalls(card: Card, stalls: Record | None, old: Record | None) -> None:
         return
     now, before = stalls["result"], old["result"] if old else {}
     for key, words in _PIPES.items():
-        if now.get(key) is not None:
-            was = before.get(key)
-            card.rows.append((words, "-" if was is None else f"{was:.0%}", f"{now[key]:.0%}"))
+        card.row(words, before.get(key), now.get(key), "{:.0%}")
     _bars(card, "Warps that wait, per issued instruction", now["stalls"], before.get("stalls"))
 
 
