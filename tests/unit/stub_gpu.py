@@ -19,7 +19,9 @@ from unittest import mock
 import numpy as np
 from fake_driver import Board
 
+from tilewright.epilogue.evaluate import evaluate
 from tilewright.gemm import warm, warm_host, warm_layer
+from tilewright.gemm.gated import expressions
 from tilewright.gemm.params import LAYOUTS
 from tilewright.jit import device as device_module
 from tilewright.jit import device_calls, gpu_executor, loaded, staging
@@ -154,6 +156,8 @@ def _signs(seed: int, count: int) -> np.ndarray:
 class MultiplyingBoard(HostBoard):
     """Each launch of a rung is the product that GemmArgs describe, in fp32; the kernels of Freivalds' check run too."""
 
+    activation = "silu"
+    """Of a gate."""
     wrong = 0.0
     """What is added to a product's first element."""
 
@@ -162,7 +166,8 @@ class MultiplyingBoard(HostBoard):
         entry = self.names[function]
         layout = LAYOUTS[entry][1] if entry in LAYOUTS else "<4Q12q3i2f"
         numbers = struct.unpack(layout, ctypes.string_at(place, struct.calcsize(layout)))
-        {"sign_rows": self._sign_rows, "check_rows": self._check_rows}.get(entry, self._product)(*numbers)
+        own = {"sign_rows": self._sign_rows, "check_rows": self._check_rows, "gated": self._gated}
+        own.get(entry, self._product)(*numbers)
         return super().cuLaunchKernel(function)
 
     def _product(self, a, b, c, out, *rest):
@@ -172,6 +177,14 @@ class MultiplyingBoard(HostBoard):
             product += beta * _matrix(c, m, n, *steps[4:6])
         product[0, 0] += self.wrong
         _matrix(out, m, n, *steps[6:8])[...] = product
+
+    def _gated(self, grad, inside, other, first, second, count):
+        value, *gradients = expressions(self.activation)
+        read = {name: _matrix(at, 1, count, count, 1) for name, at in (("grad", grad), ("other", other)) if at}
+        acc = _matrix(inside, 1, count, count, 1).astype(np.float64)
+        made = [(value, first)] if not grad else list(zip(gradients, (first, second), strict=True))
+        for recorded, to in made:
+            _matrix(to, 1, count, count, 1)[...] = evaluate(recorded.nodes, acc, read)[0]
 
     def _sign_rows(self, b, sums, _, __, row, col, k, n, seed):
         _matrix(sums, k, 2, 2, 1, np.float64)[:, 0] = _matrix(b, k, n, row, col) @ _signs(seed, n)

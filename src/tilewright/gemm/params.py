@@ -25,6 +25,7 @@ LAYOUTS = {
     "expected": ("ExpectedArgs", "<3Q7q2i2f"),
     "compare": ("CompareArgs", "<3Q4q2i"),
     "quantize": ("QuantizeArgs", "<4Q6q8i"),
+    "gated": ("GatedArgs", "<5Qq"),
 }
 """By a kernel's entry, which is also its file's name in cuda/gemm: its struct, and how that lies.
 

@@ -99,6 +99,18 @@ def product_of(
     return call if call is not None and set(call.fused) <= {"bias"} else None
 
 
+def fused_product_of(
+    x: Any, weight: Any, epilogue: Any, named: dict[str, Any], options: tuple[Any, ...]
+) -> WarmProduct | None:
+    """The product of x and weight.T with an epilogue that was just made, if it was remembered. `named`: the epilogue's
+    tensors."""
+    asked = request(epilogue, None, None, None, None, None, named)
+    assert asked is not None
+    form, numbers = warm.form_of(asked)
+    call = warm.known(x, weight.t(), options, asked, form)
+    return call if call is not None and set(call.fused) <= set(named) and not numbers else None
+
+
 def remember_layer(
     known: WarmLayer, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
 ) -> None:

@@ -9,13 +9,24 @@ from torch import nn
 from torch.nn import functional
 
 
+class LlamaFeed(nn.Module):
+    """A gated feed-forward, named and written as transformers' models have it."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(d_model, d_ff, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(d_ff, d_model, bias=False)
+        self.act_fn = nn.SiLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
 class LlamaBlock(nn.Module):
     """The block that Llama repeats: grouped causal attention with rotary positions, then a gated feed-forward, each on
-    the normalised residual stream. The gate is an nn.Sequential, so that replace_linears(fuse=True) finds its SiLU."""
+    the normalised residual stream."""
 
     attend = staticmethod(functional.scaled_dot_product_attention)
-    feed: Any = None
-    """What computes the feed-forward of an input and three weights, in place of the layers."""
 
     def __init__(self, d_model: int, d_ff: int, heads: int, kv_heads: int, tokens: int) -> None:
         super().__init__()
@@ -24,8 +35,7 @@ class LlamaBlock(nn.Module):
         self.norm_attention, self.norm_feed = nn.RMSNorm(d_model, eps=1e-5), nn.RMSNorm(d_model, eps=1e-5)
         self.q, self.o = nn.Linear(d_model, d_model, bias=False), nn.Linear(d_model, d_model, bias=False)
         self.k, self.v = nn.Linear(d_model, narrow, bias=False), nn.Linear(d_model, narrow, bias=False)
-        self.gate = nn.Sequential(nn.Linear(d_model, d_ff, bias=False), nn.SiLU())
-        self.up, self.down = nn.Linear(d_model, d_ff, bias=False), nn.Linear(d_ff, d_model, bias=False)
+        self.feed = LlamaFeed(d_model, d_ff)
         speeds = 10000.0 ** (-torch.arange(0, self.d_head, 2) / self.d_head)
         angles = torch.outer(torch.arange(tokens), speeds).repeat(1, 2)
         self.register_buffer("cos", angles.cos())
@@ -45,10 +55,7 @@ class LlamaBlock(nn.Module):
         )
         seen = self.attend(self._turned(q), self._turned(k), v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
-        normal = self.norm_feed(x)
-        if self.feed is not None:
-            return x + self.feed(normal, self.gate[0].weight, self.up.weight, self.down.weight)
-        return x + self.down(self.gate(normal) * self.up(normal))
+        return x + self.feed(self.norm_feed(x))
 
 
 def make_block(case: dict[str, Any]) -> nn.Module:
@@ -64,8 +71,8 @@ def make_block(case: dict[str, Any]) -> nn.Module:
     )
 
 
-def replace_attention(model: nn.Module, attend: Any, feed: Any = None) -> None:
-    """Let the model's Llama blocks call `attend` in place of torch's attention, and `feed` as their feed-forward."""
+def replace_attention(model: nn.Module, attend: Any) -> None:
+    """Let the model's Llama blocks call `attend` in place of torch's attention."""
     for module in model.modules():
         if isinstance(module, LlamaBlock):
-            module.attend, module.feed = attend, feed
+            module.attend = attend

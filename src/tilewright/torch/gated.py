@@ -1,7 +1,8 @@
-"""A gated feed-forward, down(activation(gate(x)) * up(x)), whose gradients are one step of autograd in eager mode.
+"""A gated feed-forward, down(activation(gate(x)) * up(x)), in eager mode.
 
-Seven products and what lies between them cost the host one node's time, not six nodes'; the gradients of x through the
-gate and through `up` are added in place. What has to be seen, cast or recorded by torch runs as three layers.
+Without gradients the gate multiplies in the epilogue of `up`. In training it is one step of autograd: what lies between
+the products is one pass each way (gemm/gated.py), and the host pays for one node, not for six. What has to be seen,
+cast or recorded by torch runs as three layers.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from torch import nn
 
 from ..arrays.eager import PLAIN, is_eager, is_watched, past_transforms, runs_here, wants_gradients
 from ..errors import InvalidOperand
-from ..gemm.warm_layer import WarmLayer
+from ..gemm import gated
+from ..gemm.matmul import matmul
+from ..gemm.warm import WarmProduct
+from ..gemm.warm_layer import WarmLayer, fused_product_of, repeat_layer
 from ..run import libraries
-from ..run.warm import Calls
+from ..run.warm import MISS, Calls
 from .layer import DTYPES, gradients_of, layer_of, new_layer
-from .linear import ACTIVATIONS, Linear, has_hooks, linear, name_of
+from .linear import Linear, has_hooks, linear, name_of
 from .transforms import check_tensors, transforms_active
 
-_aten = torch.ops.aten
-_BACKWARD: dict[str, Any] = {
-    "silu": _aten.silu_backward.default,
-    "gelu": _aten.gelu_backward.default,
-    "gelu_tanh": lambda grad, x: _aten.gelu_backward.default(grad, x, approximate="tanh"),
-    "relu": lambda grad, x: _aten.threshold_backward.default(grad, x, 0),
-}
-"""The activations that can gate, and their derivatives."""
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+"""Those that can gate."""
 _OPTIONS = (None, False, False, None, None, "ieee")
 
 
 @dataclass(eq=False)
 class _Layers:
-    """The three layers of a call, made at its first time."""
+    """What a call launches, as far as it was found before."""
 
     activation: str
     gate: WarmLayer
+    """Its activation is in it where no gradient is wanted."""
     up: WarmLayer
     down: WarmLayer | None = None
+    gated_up: WarmProduct | None = None
+    """The product by `up` that multiplies by what the gate lets through."""
 
 
 _calls: Calls[_Layers] = Calls()
@@ -59,13 +60,15 @@ def gated_mlp(
     "silu", "gelu", "gelu_tanh" or "relu". Dtypes, devices, autocast and torch.compile: as `linear`. Raises
     InvalidOperand for another activation, gate and up of two shapes, and as `linear` does.
     """
-    if activation not in _BACKWARD:
-        raise InvalidOperand(f"activation {activation!r} cannot gate. Those that can: {', '.join(_BACKWARD)}.")
+    if activation not in ACTIVATIONS:
+        raise InvalidOperand(f"activation {activation!r} cannot gate. Those that can: {', '.join(ACTIVATIONS)}.")
     check_tensors("tilewright.torch.gated_mlp", x, gate, up, down)
     layers = None if torch.compiler.is_compiling() else _layers(x, gate, up, down, activation)
-    if layers is not None:
+    if layers is None:
+        return _by_layers(x, gate, up, down, activation)
+    if wants_gradients((x, gate, up, down)):
         return _differentiable(x, gate, up, down, layers)
-    return _by_layers(x, gate, up, down, activation)
+    return _by_products(x, gate, up, down, layers)
 
 
 def _by_layers(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, activation: Any) -> Any:
@@ -77,28 +80,49 @@ def _by_layers(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torc
 
 
 def _layers(x: torch.Tensor, *rest: Any) -> _Layers | None:
-    """The layers of a call that is differentiated in one step; None for any other."""
+    """The layers of a call that nothing has to see, cast or record; None for any other."""
     gate, up, down, activation = rest
-    library = libraries.known.get(type(x))
-    if library is None or not runs_here(x) or torch.is_autocast_enabled(x.device.type):
+    if not runs_here(x) or torch.is_autocast_enabled(x.device.type) or is_watched() or transforms_active():
         return None
-    if is_watched() or transforms_active():
+    if not all(type(one) in PLAIN for one in (gate, up, down)):
         return None
-    if not wants_gradients((x, gate, up, down)) or not all(type(one) in PLAIN for one in (gate, up, down)):
-        return None
-    try:
-        key = library.pair(x, gate), library.signature(up), library.signature(down), activation
-    except RuntimeError:  # no memory of its own
-        return None
-    found = _calls.get(key)
+    wanted, library = wants_gradients((x, gate, up, down)), libraries.known.get(type(x))
+    key: Any = None
+    found = None
+    if library is not None:  # on a GPU, where one was used before
+        try:
+            key = library.pair(x, gate), library.signature(up), library.signature(down), activation, wanted
+        except RuntimeError:  # no memory of its own
+            return None
+        found = _calls.get(key)
     if found is None:
         given = (x, gate, up, down)
         fits = x.dtype in DTYPES and all(one.dtype == x.dtype and one.dim() == 2 for one in given[1:])
         if not fits or not is_eager(given) or not gate.shape == up.shape == (down.shape[1], x.shape[-1]):
             return None  # three layers then say what is wrong
-        found = _Layers(activation, *(new_layer(x, one, None, None, _OPTIONS) for one in (gate, up)))
-        _calls.put(key, found)
+        inside = None if wanted else activation
+        found = _Layers(activation, new_layer(x, gate, None, inside, _OPTIONS), new_layer(x, up, None, None, _OPTIONS))
+        if key is not None:
+            _calls.put(key, found)
     return found
+
+
+def _times(acc: Any, shut: Any) -> Any:
+    return acc * shut
+
+
+def _by_products(
+    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, layers: _Layers
+) -> torch.Tensor:
+    """The result without gradients: the second product's epilogue multiplies by the first."""
+    shut = layer_of(layers.gate, x, gate)
+    both = MISS if layers.gated_up is None else repeat_layer(layers.gated_up, x, up, {"shut": shut})
+    if both is MISS:
+        both = matmul(x, up.t(), epilogue=_times, shut=shut)
+        layers.gated_up = fused_product_of(x, up, _times, {"shut": shut}, _OPTIONS)
+    if layers.down is None:
+        layers.down = new_layer(both, down, None, None, _OPTIONS)
+    return layer_of(layers.down, both, down)
 
 
 class TilewrightGated(torch.autograd.Function):
@@ -109,30 +133,29 @@ class TilewrightGated(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, layers: _Layers
     ) -> torch.Tensor:
         inside, other = layer_of(layers.gate, x, gate), layer_of(layers.up, x, up)
-        shut = ACTIVATIONS[layers.activation](inside)
-        both = shut * other
+        both = gated.gate(inside, other, layers.activation)
         if layers.down is None:
             layers.down = new_layer(both, down, None, None, _OPTIONS)
-        ctx.save_for_backward(x, gate, up, down, inside, other, shut, both)
+        ctx.save_for_backward(x, gate, up, down, inside, other, both)
         ctx.layers = layers
         return layer_of(layers.down, both, down)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        x, gate, up, down, inside, other, shut, both = ctx.saved_tensors
+        x, gate, up, down, inside, other, both = ctx.saved_tensors
         layers, needs = ctx.layers, ctx.needs_input_grad
         if torch.is_grad_enabled() or is_watched() or not is_eager((grad,)):
             return *_again(ctx, grad, (x, gate, up, down)), None
         to_x, to_gate, to_up, to_down = needs[:4]
         through = to_x or to_gate or to_up
         of_both, of_down = gradients_of(layers.down, grad, both if to_down else None, down if through else None)
-        of_x: Any = None
-        of_gate = of_up = None
-        if to_x or to_gate:
-            of_inside = _BACKWARD[layers.activation](of_both * other, inside)
+        of_x = of_gate = of_up = None
+        if through:
+            of_inside, of_other = gated.gate_gradients(
+                of_both, inside.contiguous(), other.contiguous(), layers.activation
+            )  # saved_tensors_hooks may have laid them out otherwise
             of_x, of_gate = gradients_of(layers.gate, of_inside, x if to_gate else None, gate if to_x else None)
-        if to_x or to_up:
-            more, of_up = gradients_of(layers.up, of_both.mul_(shut), x if to_up else None, up if to_x else None)
+            more, of_up = gradients_of(layers.up, of_other, x if to_up else None, up if to_x else None)
             of_x = of_x.add_(more) if to_x else None
         return of_x, of_gate, of_up, of_down, None
 
@@ -188,13 +211,13 @@ def gate_of(module: nn.Module) -> str | None:
     if not all(type(one) is Linear and one.promises_nothing() for one in layers) or not isinstance(inner, nn.Module):
         return None
     name = _NAMES.get(type(inner).__name__, name_of(inner))
-    return name if name in _BACKWARD and not has_hooks(inner) else None
+    return name if name in ACTIVATIONS and not has_hooks(inner) else None
 
 
 def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
     """The forward method of a module that was fused."""
     layers = self.gate_proj, self.up_proj, self.down_proj
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():
         for one in layers:
             if (
                 type(one) is not Linear or one._forward_hooks or one._forward_pre_hooks or one._backward_hooks

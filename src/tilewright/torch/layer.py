@@ -93,11 +93,11 @@ def _whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
 
 
 def layer_of(known: WarmLayer, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x @ weight.T, without gradients or bias, for one who keeps `known`."""
+    """activation(x @ weight.T), without gradients or bias, for one who keeps `known`."""
     result = MISS if known.product is None else repeat_layer(known.product, x, weight, {})
     if result is MISS:
         result = _whole(x, weight, None, known.call)
-        known.product = product_of(x, weight, None, None, known.call.options)
+        known.product = product_of(x, weight, None, known.call.activation, known.call.options)
     found: torch.Tensor = result
     return found
 

@@ -119,7 +119,7 @@ class Changes:
     layers: list[str] = field(default_factory=list)
     """The names of linear layers that tilewright multiplies now."""
     feeds: list[str] = field(default_factory=list)
-    """The names of gated feed-forwards whose training is one step of autograd now."""
+    """The names of gated feed-forwards that run by `gated_mlp` now."""
     attention: str | None = None
     """The model's attention before, where tilewright's took its place."""
     left: list[tuple[str, str]] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Changes:
     def __str__(self) -> str:
         told = [f"{len(self.layers)} linear layers by tilewright"]
         if self.feeds:
-            told.append(f"{len(self.feeds)} gated feed-forwards differentiated in one step")
+            told.append(f"{len(self.feeds)} gated feed-forwards fused")
         if self.attention is not None:
             told.append(f"attention by tilewright, {self.attention!r} before")
         for why, count in Counter(why for _, why in self.left).items():
@@ -163,9 +163,9 @@ def accelerate(
     """Run a model's linear layers, and the attention of a model of transformers, by tilewright, in place.
 
     where(name, module) chooses layers; precision, deterministic, batch_invariant: as `Linear` has them. Parameters,
-    tied weights, hooks, the state dict and the model's results (but for rounding) stay. A feed-forward as Llama's is
-    trained by `gated_mlp`. The returned Changes say what
-    runs by tilewright now and why the rest does not; `Changes.undo()` takes all of it back.
+    tied weights, hooks, the state dict and the model's results (but for rounding) stay. A feed-forward as Llama's runs
+    by `gated_mlp`. The returned Changes say what runs by tilewright now, and why the rest does not; `Changes.undo()`
+    takes all of it back.
 
     Raises InvalidOperand for an unknown precision, or a model that is no torch.nn.Module.
     """
