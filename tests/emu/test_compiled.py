@@ -151,7 +151,7 @@ def test_sectors_are_those_of_the_definition(nbytes, reach):
     rng = np.random.default_rng(nbytes)
     addresses = np.sort(rng.integers(0, 2 * reach, (64, 32)), axis=0) // nbytes * nbytes
     library = compiled.library()
-    for shift in (0, 1 << 33, 7 * nbytes):
+    for shift in (0, 1 << 33, 7 * nbytes, 1):
         expected = int(coalesce.sectors(addresses + shift, nbytes).sum())
         assert library.sectors(compiled.address(addresses), 0, addresses.size, nbytes, shift) == expected
     lanes = np.flatnonzero(rng.random(addresses.size) < 0.4)

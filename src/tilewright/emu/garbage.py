@@ -26,13 +26,13 @@ def seldom_collected() -> Iterator[None]:
             gc.set_threshold(*before)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
+class uncollected:
     """Run what is inside without collections, in all threads; collections go on after it if they did before it."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
+
+    def __enter__(self) -> None:  # written out: a launch may ask thousands of times
+        self._was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *error: object) -> None:
+        if self._was_on:
             gc.enable()

@@ -120,7 +120,7 @@ class GlobalPort:
         pattern = self._known(site.patterns, base, lanes, count)
         site.fresh = 0 if pattern is not None else site.fresh + 1
         if pattern is None:
-            pattern = self._new(base, lanes, count, nbytes)
+            pattern = self._new(base, lanes, count, nbytes, lonely=site.fresh > HOPELESS)
             site.patterns.insert(0, pattern)
             del site.patterns[1 if site.fresh % (4 * HOPELESS) > HOPELESS else REMEMBERED :]
         start = first + offset
@@ -152,9 +152,11 @@ class GlobalPort:
         site.bytes += nbytes * count
         return lanes, pattern.relative.view(np.int64), start - ARENA_BASE
 
-    def _new(self, base: np.ndarray, lanes: np.ndarray | None, count: int, nbytes: int) -> GlobalPattern:
-        """A pattern of the lanes' addresses for an instruction that has not had it."""
-        lately = self._lately
+    def _new(
+        self, base: np.ndarray, lanes: np.ndarray | None, count: int, nbytes: int, *, lonely: bool
+    ) -> GlobalPattern:
+        """A pattern of the lanes' addresses for an instruction that has not had it. `lonely`: nor has any other."""
+        lately = [] if lonely else self._lately
         known = self._known([one for one in lately if one.nbytes == nbytes], base, lanes, count)
         if known is not None:
             return known.again()

@@ -326,7 +326,8 @@ class Machine(MachineOperands):
 
         for name, at, size in zip("xyz", self._block_at(linear), self.cluster, strict=True):
             tell(f"%ctaid.{name}", at)
-            tell(f"%clusterid.{name}", at // size)
+            if size > 1:  # else it is the same array
+                tell(f"%clusterid.{name}", at // size)
         tell("%smid", linear % self.gpu.sm_count)
         for bank in self.banks.values():
             bank[:] = 0

@@ -90,7 +90,8 @@ class Scheduler:
     def _set_live(self, live: np.ndarray) -> None:
         self.live = live
         self.live_count = int(np.count_nonzero(live))
-        self.live_warps = int(live.reshape(-1, 32).any(axis=1).sum())
+        some = 0 < self.live_count < len(live)
+        self.live_warps = int(live.reshape(-1, 32).any(axis=1).sum()) if some else self.live_count // 32
         if self.uniform:
             self.machine.set_mask(None if self.live_count == len(live) else live)
             self.active = self.live_count

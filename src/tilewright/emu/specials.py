@@ -38,15 +38,16 @@ def special_registers(machine: Machine) -> dict[str, np.ndarray]:
         "%total_smem_size": machine.program.static_shared + machine.dynamic_shared,
     }  # fmt: skip
     values |= {name: at for name, at in machine.program.shared.items() if is_reserved(name)}
-    by_batch = ["%smid"]
+    by_batch = {"%smid": np.zeros(machine.lanes, np.uint32)}
     for axis, count, blocks in zip("xyz", machine.cluster, machine.grid, strict=True):
-        by_batch += [f"%ctaid.{axis}", f"%clusterid.{axis}"]
+        block = by_batch[f"%ctaid.{axis}"] = np.zeros(machine.lanes, np.uint32)
+        by_batch[f"%clusterid.{axis}"] = block if count == 1 else np.zeros(machine.lanes, np.uint32)
         values |= {f"%cluster_nctaid.{axis}": count, f"%nclusterid.{axis}": blocks // count}
     clocks = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")  # 32-bit ones read the low half
     return (
         _of_lanes(machine.ctas, machine.warps_per_cta * 32, machine.block, machine.cluster)
         | {name: np.array([value], np.int64).astype(np.uint32) for name, value in values.items()}
-        | {name: np.zeros(machine.lanes, np.uint32) for name in by_batch}
+        | by_batch
         | dict.fromkeys(clocks, machine.clock)
         | {"%is_explicit_cluster": np.array([machine.cluster_given], bool)}
     )

@@ -206,8 +206,11 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
         if found is not None:
             lanes, offsets, start = found
             races, flushing = machine.races, op == "add" and kind == "f32"
-            index, view = (offsets + start) // nbytes, machine.memory.views[nbytes]
             waiting = races if races is not None and races.waiting else None
+            if fast is not None and waiting is None:
+                fast(machine.memory.host + start, offsets, lanes, True)
+                return
+            index, view = (offsets + start) // nbytes, machine.memory.views[nbytes]
             if waiting:  # the old value may take the register of the new one
                 before, values = view[index], np.broadcast_to(sources[0], (machine.lanes,)).copy()
             if fast is not None:

@@ -18,37 +18,52 @@ static s64 scattered_sectors(const s64* addresses, int n, s64 bytes, s64 shift) 
   return __builtin_popcountll(used);
 }
 
-// The same where they lie near one another: no lane touches more than two sectors, and there are 64 at most.
-static inline s64 near_sectors(const s64* addresses, int n, s64 bytes, s64 shift, s64 low) {
-  u64 used = 0;
-  for (int i = 0; i < n; ++i) {
-    const s64 at = addresses[i] + shift;
-    used |= 1ull << ((at >> 5) - low) | 1ull << (((at + bytes - 1) >> 5) - low);
+// The least of some addresses, the greatest, and all their bits together.
+typedef struct {
+  s64 low, high, bits;
+} Extent;
+
+static inline Extent extent_of(const s64* addresses, s64 n) {
+  Extent e = {addresses[0], addresses[0], 0};
+  for (s64 i = 0; i < n; ++i) {
+    e.low = addresses[i] < e.low ? addresses[i] : e.low;
+    e.high = addresses[i] > e.high ? addresses[i] : e.high;
+    e.bits |= addresses[i];
   }
-  return __builtin_popcountll(used);
+  return e;
 }
 
-static inline s64 warp_sectors(const s64* addresses, int n, s64 bytes, s64 shift) {
-  s64 low = addresses[0], high = low;
-  for (int i = 0; i < n; ++i) {
-    low = addresses[i] < low ? addresses[i] : low;
-    high = addresses[i] > high ? addresses[i] : high;
-  }
-  low = (low + shift) >> 5;
-  if (bytes > 32 || ((high + shift + bytes - 1) >> 5) - low > 63) return scattered_sectors(addresses, n, bytes, shift);
-  return near_sectors(addresses, n, bytes, shift, low);
+// The same where they are among the 64 from `low` on, and no lane touches more than `most`, which is 1 or 2.
+static inline s64 near_sectors(const s64* addresses, int n, s64 bytes, s64 shift, s64 low, int most) {
+  u64 used = 0;
+  for (int i = 0; i < n; ++i) used |= 1ull << (((addresses[i] + shift) >> 5) - low);
+  for (int i = 0; i < n && most > 1; ++i) used |= 1ull << (((addresses[i] + shift + bytes - 1) >> 5) - low);
+  return __builtin_popcountll(used);
 }
 
 // Distinct sectors of each warp's request, summed: addresses of `n` lanes, `shift` on, in ascending order of lanes.
 EXPORT s64 tw_sectors(const s64* addresses, const s64* lanes, s64 n, s64 bytes, s64 shift) {
   s64 total = 0;
-  if (!lanes) {
-    for (s64 start = 0; start + 32 <= n; start += 32) total += warp_sectors(addresses + start, 32, bytes, shift);
-    return total;
-  }
+  if (!n) return 0;
+  const Extent all = extent_of(addresses, n);
+  const int most = bytes > 32 ? 3 : (all.bits | shift) & (bytes - 1) ? 2 : 1;
+  const s64 first = (all.low + shift) >> 5, last = (all.high + shift + bytes - 1) >> 5;
+  const int together = last - first < 64;
   for (s64 start = 0, stop; start < n; start = stop) {
-    for (stop = start + 1; stop < n && lanes[stop] >> 5 == lanes[start] >> 5;) ++stop;
-    total += warp_sectors(addresses + start, (int)(stop - start), bytes, shift);
+    if (lanes)
+      for (stop = start + 1; stop < n && lanes[stop] >> 5 == lanes[start] >> 5;) ++stop;
+    else
+      stop = start + 32;
+    const s64* own = addresses + start;
+    const int count = (int)(stop - start);
+    s64 low = first, high = last;
+    if (!together) {
+      const Extent e = extent_of(own, count);
+      low = (e.low + shift) >> 5, high = (e.high + shift + bytes - 1) >> 5;
+    }
+    total += most > 2 || high - low > 63 ? scattered_sectors(own, count, bytes, shift)
+             : count == 32               ? near_sectors(own, 32, bytes, shift, low, most)
+                                         : near_sectors(own, count, bytes, shift, low, most);
   }
   return total;
 }
@@ -56,15 +71,11 @@ EXPORT s64 tw_sectors(const s64* addresses, const s64* lanes, s64 n, s64 bytes, 
 // Of addresses relative to the first one's: the least, the greatest, all their bits together, and how many warps their
 // lanes are of.
 EXPORT void tw_extent(const s64* relative, const s64* lanes, s64 n, s64* told) {
-  s64 low = 0, high = 0, bits = 0, warps = lanes ? n > 0 : n / 32;
-  for (s64 k = 0; k < n; ++k) {
-    low = relative[k] < low ? relative[k] : low;
-    high = relative[k] > high ? relative[k] : high;
-    bits |= relative[k];
-  }
+  const Extent e = extent_of(relative, n);
+  s64 warps = lanes ? n > 0 : n / 32;
   if (lanes)
     for (s64 k = 1; k < n; ++k) warps += lanes[k] >> 5 != lanes[k - 1] >> 5;
-  told[0] = low, told[1] = high, told[2] = bits, told[3] = warps;
+  told[0] = e.low, told[1] = e.high, told[2] = e.bits, told[3] = warps;
 }
 
 // Of each different key the position where it first occurs, in that order, and which of them each key is; how many, or
