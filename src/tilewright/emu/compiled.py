@@ -89,8 +89,12 @@ class Library:
         """(data, offsets, lanes or 0, how many, bytes of a part, parts, rows)."""
         self.store = self._function("tw_store", 8)
         """(data, offsets, lanes or 0, how many, bytes of a part, parts, rows, steps)."""
+        self.fetch = self._function("tw_fetch", 5)
+        """(data, offsets, how many, bytes of each, elements)."""
         self.land = self._function("tw_land", 7)
         """(data, marks of what is written, their shift, offsets, how many, bytes of each, elements)."""
+        self.marked = self._function("tw_marked", 3, ctypes.c_int64)
+        """(marks, granules, how many) -> whether all of them are marked."""
         self.newer = self._function("tw_newer", 7, ctypes.c_int64)
         """(table, granules, rows of them, granules a row, warps, known, own warps or 0) -> whether some clock is."""
         self.unseen = self._function("tw_unseen", 9, ctypes.c_int64)

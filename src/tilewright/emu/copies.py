@@ -140,7 +140,7 @@ class AsyncCopies:
             shared.initialised[granules] = True
         if everything:
             pattern.batch = shared.batch
-        flight.waiting = np.zeros_like(flight.waiting) if due is None else flight.waiting & ~due
+        flight.waiting &= False if due is None else ~due
         flight.whole = False
         self.machine.shadow.landed(pattern, rows, barrier)
 

@@ -94,6 +94,12 @@ def addresses(bits: int, mn: int, size: int, across: bool) -> np.ndarray:
     return found
 
 
+@lru_cache(maxsize=256)
+def end(bits: int, mn: int, size: int, across: bool) -> int:
+    """The end of the last one of `addresses`."""
+    return int(addresses(bits, mn, size, across).max()) + size
+
+
 FOURS = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 """The order of 8 columns in which the compiled sums take B: first those with even numbers."""
 

@@ -179,6 +179,7 @@ class Engine:
         self.events = np.zeros((EVENTS, 4), np.int64)
         self._claims = np.zeros(6, np.int64)
         self._claims_at = address(self._claims)
+        self._judged: tuple[bool, bool] | None = None
         self._lanes: np.ndarray | None = None
         """The lanes of the grid that the loops have been told of, for their claims."""
         self._view = self.state.data
@@ -314,7 +315,9 @@ class Engine:
             if races.lane is not self._lanes:  # another batch
                 self._lanes = races.lane
                 self._claims[2:] = address(races.lane), address(races.low), races.width, races.granule.bit_length() - 1
-            self._claims[:2] = races.between, races.within is not None
+            judged = races.between, races.within is not None
+            if judged != self._judged:
+                self._judged = self._claims[:2] = judged
             state[S["claims"]] = self._claims_at
         if machine.memory.released != self._released:  # a pattern may have been in what is no buffer any more
             self._released = machine.memory.released

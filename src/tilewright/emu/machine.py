@@ -356,6 +356,12 @@ class Machine(MachineOperands):
             self.ran_before += int(self.clock[0])
 
     @cached_property
+    def warpgroups(self) -> np.ndarray:
+        """The first warp, in the batch, of each whole warpgroup."""
+        groups = np.arange(self.warps_per_cta // 4) * 4
+        return np.asarray((np.arange(self.ctas)[:, None] * self.warps_per_cta + groups).reshape(-1))
+
+    @cached_property
     def warpgroup_of_lane(self) -> np.ndarray:
         """Numbers of warpgroups, as many apart from block to block as it has warps."""
         return np.asarray(self.cta_of_lane * self.warps_per_cta + self.warp_of_lane // 4)

@@ -31,10 +31,12 @@ FREE = -1
 class _Flight:
     """The bytes of one operand in shared memory that one executed wgmma reads."""
 
-    __slots__ = ("group", "pattern", "waiting")
+    __slots__ = ("group", "pattern", "waiting", "warps")
 
-    def __init__(self, pattern: SharedPattern, group: np.ndarray) -> None:
+    def __init__(self, pattern: SharedPattern, warps: np.ndarray, group: np.ndarray) -> None:
         self.pattern = pattern
+        self.warps = warps
+        """[warpgroups of the pattern, 4]."""
         self.group = group
         """[warpgroups of the pattern, 4 warps]: the group that the warp will commit it to."""
         self.waiting = np.ones(group.shape, bool)
@@ -109,8 +111,9 @@ class AsyncProducts:
             self.use[own] = use[:, None]
             self.by[own] = instruction.index
         self.newest[warps], self.last[warps] = self.committed[warps], instruction.index
-        for pattern in reads:
-            self.flights.append(_Flight(pattern, self.committed[warps].reshape(-1, 4)))
+        fours = warps.reshape(-1, 4)
+        group = self.committed[fours]
+        self.flights += [_Flight(pattern, fours, group) for pattern in reads]
 
     def _start_by_loops(
         self, instruction: Instruction, warps: np.ndarray, numbers: np.ndarray, use: np.ndarray
@@ -132,9 +135,12 @@ class AsyncProducts:
         self.finished[warps] = np.maximum(self.finished[warps], self.committed[warps] - newest)
         kept = []
         for flight in self.flights:
-            assert flight.pattern.lanes is not None
-            own = flight.pattern.lanes[:, None] // 32 + np.arange(4)
-            due = flight.waiting & (flight.group < self.finished[own]) & warps[own]
+            due = flight.waiting & (flight.group < self.finished[flight.warps]) & warps[flight.warps]
+            if due.all():
+                flight.waiting = ~due
+                self.machine.shadow.waited(flight.pattern, due)
+                self.machine.shadow.landed(flight.pattern, None)
+                continue
             if due.any():
                 first = due.any(axis=1) & flight.waiting.all(axis=1)
                 flight.waiting &= ~due

@@ -385,16 +385,18 @@ class SharedMemory:
             return
         if pattern.kind == "copy":  # marked when it lands
             return
+        if self.holds(pattern):
+            return
         written, machine = self.initialised[pattern.granules], self.machine
         known = written.all(axis=1)
-        if not known.all() and (each := self._copied(pattern)):
+        if each := self._copied(pattern):
             parts = machine.float_parts.get(pattern.instruction.index, ())
             used = tuple((offset // self.granule, -(-size // self.granule)) for offset, size in parts)
             known = written.reshape(len(written), -1, max(each // self.granule, 1)).any(axis=2).all(axis=1)
             known &= ~unfilled(used, self.initialised, pattern.granules[:, 0])
-        if known.all():
-            pattern.batch = self.batch
-            return
+            if known.all():
+                pattern.batch = self.batch
+                return
         if machine.shadow.reads_pending(pattern):  # the better name for it, already reported
             return
         where = int(np.flatnonzero(~known)[0])
@@ -404,6 +406,18 @@ class SharedMemory:
             f"read of {pattern.nbytes} bytes at shared address {at:#x} that no thread of the block has written",
             pattern.instruction, machine.some(pattern.lanes, ~known), at,
         )  # fmt: skip
+
+    def holds(self, pattern: SharedPattern) -> bool:
+        """Return whether every byte of a pattern holds a value, in this batch from now on."""
+        compiled = self.machine.compiled
+        if compiled is None:
+            full = bool(self.initialised[pattern.granules].all())
+        else:
+            places = np.ascontiguousarray(pattern.granules, np.int64)
+            full = bool(compiled.marked(address(self.initialised), address(places), places.size))
+        if full:
+            pattern.batch = self.batch
+        return full
 
     def _copied(self, pattern: SharedPattern) -> int:
         """Return of how many bytes some are enough for a load that may copy a struct, padding and all: of all, if it

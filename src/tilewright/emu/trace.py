@@ -178,18 +178,20 @@ class Trace:
 
     def _counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         out = Counters(threads=threads)
-        guarded, counted, place, nowhere = self.guarded.tolist(), program.counted, sources.place, (None, None)
+        guarded, counted, place = self.guarded.tolist(), program.counted, sources.place
         instructions, by_class, sites, rows = program.instructions, out.by_class, self.sites, out.per_instruction
         totals: dict[str, int] = {}
+        last, nowhere = None, (None, None)
+        at: tuple[str | None, int | None] = nowhere
         for block in program.blocks:
             of_block, warps = self.block_threads[block.index], self.block_warps[block.index]
             out.warp_instructions += warps * (block.end - block.start)
             for i in range(block.start, block.end):
                 instruction, (kind, flops, by_guard) = instructions[i], counted[i]
                 count = guarded[i] if by_guard else of_block
-                location = instruction.location
-                file, line = place(location) if location else nowhere
-                row = InstructionRow(file, line, instruction.text, instruction.ptx_line, kind, warps, count)
+                if (location := instruction.location) is not last:
+                    last, at = location, place(location) if location else nowhere
+                row = InstructionRow(*at, instruction.text, instruction.ptx_line, kind, warps, count)
                 rows.append(row)
                 by_class[kind] = by_class.get(kind, 0) + count
                 if flops:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..compiled import address
 from ..machine import Machine
 from ..ptx import Immediate, Instruction, Register
 from ..trace import FAR_SIDE
@@ -76,11 +77,15 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
 
     def _found(dtype: np.dtype, width: int, at: int = 0) -> tuple[np.ndarray | None, np.ndarray] | None:
         """The active lanes (None: all) and what they read; None if no lane is left."""
-        found = machine.port.locate(global_site, instruction, from_base, from_offset + at, width, False)
+        found = machine.port.find(global_site, instruction, from_base, from_offset + at, width, False)
         if found is None:
             return None
-        lanes, index = found
-        return lanes, machine.memory.views[width].take(index, mode="clip").view(dtype)
+        lanes, offsets, start = found
+        if machine.compiled is None:
+            return lanes, machine.memory.views[width].take((offsets + start) // width, mode="clip").view(dtype)
+        got = np.empty(len(offsets), dtype)
+        machine.compiled.fetch(machine.memory.host + start, address(offsets), len(offsets), width, address(got))
+        return lanes, got
 
     def _put(values: np.ndarray, found: tuple[np.ndarray | None, np.ndarray] | None) -> None:
         if found is not None:

@@ -14,8 +14,7 @@ from .registry import Step, executes
 
 def whole_warpgroups(machine: Machine, instruction: Instruction) -> np.ndarray:
     """The first warp, in the batch, of each warpgroup that is here with all its lanes. Complains of others."""
-    per_cta = machine.warps_per_cta // 4
-    first = (np.arange(machine.ctas)[:, None] * machine.warps_per_cta + np.arange(per_cta) * 4).reshape(-1)
+    first = machine.warpgroups
     if machine.mask is not None:
         active = machine.mask.reshape(-1, 32).sum(axis=1)
         first = first[(active[first[:, None] + np.arange(4)] == 32).all(axis=1)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiled import address
-from ..descriptor import Descriptor, addresses, begins_askew, pieces, places, why_wrong
+from ..descriptor import Descriptor, begins_askew, end, pieces, places, why_wrong
 from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
@@ -50,9 +50,9 @@ class Team:
         if len(values) == 1:
             return np.broadcast_to(values, (self.count,))
         grid = (values if self.lanes is None else values[self.lanes]).reshape(self.count, 128)
-        different = (grid != grid[:, :1]).any(axis=1)
+        different = grid != grid[:, :1]
         if different.any():
-            lanes = self.first_lanes[different][0] + np.arange(128)
+            lanes = self.first_lanes[different.any(axis=1)][0] + np.arange(128)
             self.machine.report(
                 "bad_descriptor", f"{what} is not the same in all threads of the warpgroup", instruction, lanes, None
             )
@@ -130,10 +130,11 @@ class InShared:
 
     def _in_place(self, team: Team, descriptors: np.ndarray) -> Matrices:
         shared = self.machine.shared
-        tables = {bits: places(bits, self.mn, self.size, self.across, self.fours) for bits in set(descriptors.tolist())}
+        each = descriptors.tolist()
+        tables = {bits: places(bits, self.mn, self.size, self.across, self.fours) for bits in set(each)}
         starts = self.machine.cta_of_lane[team.first_lanes] * shared.stride
         where = {bits: address(table) for bits, table in tables.items()}
-        which = np.array([where[bits] for bits in descriptors.tolist()], np.int64)
+        which = np.array([where[bits] for bits in each], np.int64)
         return Matrices(np.array([shared.host, address(starts), 0, address(which)], np.int64), (starts, which, tables))
 
     def _index(self, bits: int) -> np.ndarray:
@@ -144,8 +145,7 @@ class InShared:
         machine, shared = self.machine, self.machine.shared
         touched = {}
         for bits in dict.fromkeys(descriptors.tolist()):
-            found = addresses(bits, self.mn, self.size, self.across)
-            if self._wrong(bits, found, team.first_lanes[descriptors == bits][0] + np.arange(128)):
+            if self._wrong(bits, team, descriptors):
                 return None
             touched[bits] = pieces(bits, self.mn, self.size, self.across, shared.granule, once=True)
         if len({len(granules) for granules in touched.values()}) > 1:  # one reads some of its bytes twice
@@ -157,19 +157,23 @@ class InShared:
         starts = {bits: Descriptor.of(bits).start for bits in touched}
         pattern.addresses = np.array([starts[bits] for bits in descriptors.tolist()])
         start = machine.cta_of_lane[team.first_lanes] * (shared.stride // shared.granule)
-        number = {bits: k for k, bits in enumerate(touched)}
-        table = np.stack(list(touched.values()))
-        pattern.granules = table[[number[bits] for bits in descriptors.tolist()]] + start[:, None]
+        if len(touched) == 1:
+            pattern.granules = touched[int(descriptors[0])] + start[:, None]
+        else:
+            pattern.granules = np.stack([touched[bits] for bits in descriptors.tolist()]) + start[:, None]
         return pattern
 
-    def _wrong(self, bits: int, found: np.ndarray, lanes: np.ndarray) -> bool:
-        """Return whether a descriptor was reported."""
+    def _wrong(self, bits: int, team: Team, descriptors: np.ndarray) -> bool:
+        """Return whether one of the descriptors was reported."""
         machine, instruction = self.machine, self.instruction
-        start = Descriptor.of(bits).start
-        if why := why_wrong(bits):
+        last, why, multiple = end(bits, self.mn, self.size, self.across), why_wrong(bits), begins_askew(bits)
+        if not why and not multiple and last <= machine.shared.bytes:
+            return False
+        start, lanes = Descriptor.of(bits).start, team.first_lanes[descriptors == bits][0] + np.arange(128)
+        if why:
             machine.report("bad_descriptor", f"the matrix descriptor {bits:#018x} {why}", instruction, lanes, start)
             return True
-        if multiple := begins_askew(bits):
+        if multiple:
             machine.report(
                 "misaligned",
                 f"an operand of {Descriptor.of(bits).row}-byte swizzle starts at shared address {start:#x}, whose rows "
@@ -177,26 +181,22 @@ class InShared:
                 instruction, lanes, start,
             )  # fmt: skip
             return True
-        last = int(found.max()) + self.size
-        if last > machine.shared.bytes:
-            machine.report(
-                "out_of_bounds",
-                f"wgmma reads {self.mn} x {32 // self.size} elements from shared address {start:#x} up to {last:#x}; "
-                f"the block has {machine.shared.bytes} bytes of it",
-                instruction, lanes, last - self.size,
-            )  # fmt: skip
-            return True
-        return False
+        machine.report(
+            "out_of_bounds",
+            f"wgmma reads {self.mn} x {32 // self.size} elements from shared address {start:#x} up to {last:#x}; "
+            f"the block has {machine.shared.bytes} bytes of it",
+            instruction, lanes, last - self.size,
+        )  # fmt: skip
+        return True
 
     def _initialised(self, pattern: SharedPattern) -> None:
         machine, shared = self.machine, self.machine.shared
-        missing = ~shared.initialised[pattern.granules]
-        if not missing.any():
-            pattern.batch = shared.batch
+        if shared.holds(pattern):
             return
         if machine.shadow.reads_pending(pattern):  # the better name for it, already reported
             return
         assert pattern.lanes is not None
+        missing = ~shared.initialised[pattern.granules]
         row, k = (int(v) for v in np.argwhere(missing)[0])
         at = int(pattern.granules[row, k]) * shared.granule % shared.stride
         machine.report(

@@ -82,6 +82,22 @@ EXPORT void tw_store(char* data, const s64* offsets, const s64* lanes, s64 n, s6
   }
 }
 
+// Elements of `bytes`, a power of two up to 16, at data + offsets[k] are put next to one another.
+EXPORT void tw_fetch(const char* data, const s64* offsets, s64 n, s64 bytes, char* elements) {
+#define FETCH(BYTES) \
+  for (s64 k = 0; k < n; ++k) memcpy(elements + k * (BYTES), data + offsets[k], BYTES);
+  if (bytes == 16)
+    FETCH(16)
+  else if (bytes == 8)
+    FETCH(8)
+  else if (bytes == 4)
+    FETCH(4)
+  else if (bytes == 2)
+    FETCH(2)
+  else
+    FETCH(1)
+}
+
 // Elements of `bytes` next to one another go to data + offsets[k], and granules (2 to the power of `shift` bytes) there
 // are marked as written.
 #define LAND(BYTES)                                           \
@@ -97,6 +113,16 @@ EXPORT void tw_land(char* data, u8* marks, s64 shift, const s64* offsets, s64 n,
     LAND(8)
   else
     LAND(4)
+}
+
+// Whether all of some granules are marked.
+EXPORT s64 tw_marked(const u8* marks, const s64* granules, s64 count) {
+  for (s64 start = 0; start < count; start += 64) {
+    u8 all = 1;
+    for (s64 k = start; k < count && k < start + 64; ++k) all &= marks[granules[k]];
+    if (!all) return 0;
+  }
+  return 1;
 }
 
 // Whether some clock of table[granules[r, k]], one for each warp, is beyond what row r knows of that warp. own: a warp
@@ -211,9 +237,13 @@ EXPORT void tw_written(const Writes* w, const s64* granules, s64 rows, s64 each,
 
 // Whether the last writer of some granule has run no fence since.
 EXPORT s64 tw_unfenced(const Writes* w, const s64* granules, s64 count) {
-  for (s64 k = 0; k < count; ++k) {
-    const s64 g = granules[k];
-    if (w->writer[g] >= 0 && w->stamp[g] == w->fences[w->writer[g]]) return 1;
+  for (s64 start = 0; start < count; start += 64) {
+    s32 late = 0;
+    for (s64 k = start; k < count && k < start + 64; ++k) {
+      const s32 writer = w->writer[granules[k]], lane = writer > 0 ? writer : 0;
+      late |= (writer >= 0) & (w->stamp[granules[k]] == w->fences[lane]);
+    }
+    if (late) return 1;
   }
   return 0;
 }
@@ -229,21 +259,19 @@ typedef struct {
 // Some warps start a product on registers, each in its use. 0, and nothing is noted: one is in another use meanwhile.
 EXPORT s64 tw_product_starts(const InFlight* f, const s64* registers, const s64* use, s64 count, const s64* warps,
                              s64 some, s64 instruction) {
+  const s64* which = some < f->all ? warps : 0;  // null: all of them, in vectors
+#define WARP(w) (which ? which[w] : (w))
   for (s64 r = 0; r < count; ++r) {
     const s64 *group = f->group + registers[r] * f->all, *used = f->use + registers[r] * f->all;
     s64 wrong = 0;
-    for (s64 w = 0; w < some; ++w) {
-      const s64 warp = warps[w];
-      wrong |= (group[warp] >= f->finished[warp]) & (used[warp] != use[r]);
-    }
+    for (s64 w = 0; w < some; ++w) wrong |= (group[WARP(w)] >= f->finished[WARP(w)]) & (used[WARP(w)] != use[r]);
     if (wrong) return 0;
   }
   for (s64 r = 0; r < count; ++r) {
-    const s64 at = registers[r] * f->all;
-    for (s64 w = 0; w < some; ++w) {
-      const s64 warp = warps[w];
-      f->group[at + warp] = f->committed[warp], f->use[at + warp] = use[r], f->by[at + warp] = instruction;
-    }
+    s64* at[] = {f->group + registers[r] * f->all, f->use + registers[r] * f->all, f->by + registers[r] * f->all};
+    for (s64 w = 0; w < some; ++w) at[0][WARP(w)] = f->committed[WARP(w)];
+    for (s64 w = 0; w < some; ++w) at[1][WARP(w)] = use[r];
+    for (s64 w = 0; w < some; ++w) at[2][WARP(w)] = instruction;
   }
   return 1;
 }
