@@ -42,7 +42,8 @@ def test_a_model_of_transformers_gives_the_same_by_tilewright_and_is_given_back(
     assert changes.attention == "sdpa"
     assert not changes.left
     assert str(changes) == (
-        "15 linear layers by tilewright\n2 gated feed-forwards fused\nattention by tilewright, 'sdpa' before"
+        "15 linear layers by tilewright\n2 gated feed-forwards fused\nrotary positions of 2 modules in one pass\n"
+        "attention by tilewright, 'sdpa' before"
     )
     with torch.no_grad(), tw.emulator() as emulator:
         found = [llama(ids, attention_mask=mask).logits for mask in (None, padding)]

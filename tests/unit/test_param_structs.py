@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from tilewright.gemm.freivalds import DEQUANTISE, SIGN_ROWS, check_rows
+from tilewright.gemm.gated import KERNEL, Gating
 from tilewright.gemm.params import LAYOUTS
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.quantize_call import BY_TEAM, Quantizer, Quantizing
@@ -32,7 +33,12 @@ class Quantize:
         return Quantizer(BY_TEAM).compile(Quantizing(1, 64, 64, 1, 64, "f32", "e4m3", (0, 64, 1), True), arch)
 
 
-KERNELS["quantize"] = Quantize()
+class Gated:
+    def compile(self, problem, arch):
+        return KERNEL.compile(Gating(64, "f32", "silu", True, True), arch)
+
+
+KERNELS["quantize"], KERNELS["gated"] = Quantize(), Gated()
 ENDS_IN = {"sum_parts": "result", "expected": "fused"}
 """Members that are structs themselves, packed apart."""
 

@@ -13,10 +13,10 @@ from tilewright.errors import TilewrightError
 from tilewright.gemm.classes import class_of
 from tilewright.gemm.family import PRODUCTS
 from tilewright.gpus import GPUS
-from tilewright.lab.heldout import loss_record, loss_records, problem_of, without
+from tilewright.lab.heldout import TABLE, loss_record, loss_records, problem_of, without
 from tilewright.lab.record import find_records
 from tilewright.lab.suite import read_suite
-from tilewright.plan.choose import choose
+from tilewright.plan.choose import choose, decide
 from tilewright.plan.entries import Entry, Timed
 from tilewright.plan.tables import shipped
 
@@ -56,8 +56,15 @@ def test_a_choice_that_was_not_measured_is_no_loss_of_nothing():
     others = tuple(timed for timed in entry.timed if timed.ms != 0.06)
     with pytest.raises(TilewrightError, match="was not measured"):
         loss_record("s", CASE, Entry(entry.klass, entry.shape, others), known, H200)
-    with pytest.raises(TilewrightError, match="near enough"):
-        loss_record("s", CASE, entry, {}, H200)
+
+
+def test_what_suits_the_model_is_judged_by_the_plan_that_it_makes():
+    case = {"m": 2744, "n": 1248, "k": 3608, "layout": "nt", "dtype": "bf16"}
+    problem = problem_of(case)
+    assert PRODUCTS.is_modelled(problem, H200)
+    known = without(shipped("H200").of(PRODUCTS), [case])
+    assert decide(PRODUCTS, problem, H200, [(TABLE, known)]).source == "cost model"
+    assert choose(PRODUCTS, problem, H200, [("another table", known)]) is not None
 
 
 def test_the_means_of_a_type_are_geometric():

@@ -7,26 +7,25 @@ the backward part nine; here they are three and five.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
-from ..arrays.view import Operand, as_operand
+from ..arrays.view import as_operand
 from ..epilogue.codegen import statements
 from ..epilogue.derivative import differentiate
 from ..epilogue.recorded import Recorded, write
 from ..epilogue.trace import FLOAT, Graph, Node, apply
 from ..errors import InvalidOperand
-from ..gpus import Arch, Gpu
+from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Place, pack
 from ..jit.source import Constant
+from ..run.one_pass import OnePass
 from ..run.program import Program, Stage
-from ..run.runner import Output, Unchecked, run
+from ..run.runner import run
 from ..run.warm import MISS, WarmCalls
 from .params import LAYOUTS
 
@@ -57,8 +56,9 @@ def _call(given: tuple[Any, ...], activation: str) -> Any:
     if found is not MISS:
         return found
     names = ("grad", "inside", "other")[-len(given) :]
-    first, *rest = [as_operand(array, name) for array, name in zip(given, names, strict=True)]
-    for operand in (first, *rest):
+    operands = tuple(as_operand(array, name) for array, name in zip(given, names, strict=True))
+    first = operands[0]
+    for operand in operands:
         if operand.shape != first.shape or operand.dtype != first.dtype:
             raise InvalidOperand(
                 f"{operand.name} is {operand.dtype} of shape {operand.shape} and {first.name} {first.dtype} of shape "
@@ -67,7 +67,9 @@ def _call(given: tuple[Any, ...], activation: str) -> Any:
         steps = zip(operand.shape, operand.strides, dense_strides(operand.shape), strict=True)
         if operand.size and any(extent > 1 and step != dense for extent, step, dense in steps):
             raise InvalidOperand(f"{operand.name} is not dense: its strides are {operand.strides}.")
-    call = GatedCall((first, *rest), activation)
+    aligned, backward = not any(one.address % 16 for one in operands), len(given) == 3
+    program = program_of(Gating(first.size, first.dtype, activation, backward, aligned))
+    call = OnePass(f"this gate of {first.shape} {first.dtype}", operands, ("first", "second")[: 1 + backward], program)
     results, ran = run(call)
     if ran is not None:
         calls.remember(call, results, ran, given, (activation,))
@@ -144,48 +146,6 @@ def _result(name: str, recorded: Recorded) -> list[str]:
     return [f"{element} = inside[i];", "{", *(f"  {line}" for line in (*reads, *lines)), "}"]
 
 
-@dataclass(frozen=True)
-class GatedCall(Unchecked):
-    """A call for (inside, other), or for (grad, inside, other)."""
-
-    given: tuple[Operand, ...]
-    activation: str
-
-    @property
-    def what(self) -> str:
-        return f"this gate of {self.first.shape} {self.first.dtype}"
-
-    @property
-    def first(self) -> Operand:
-        return self.given[0]
-
-    @property
-    def others(self) -> tuple[Operand, ...]:
-        return self.given[1:]
-
-    @property
-    def inputs(self) -> tuple[tuple[str, Operand], ...]:
-        return tuple((one.name, one) for one in self.given)
-
-    @property
-    def outputs(self) -> tuple[Output, ...]:
-        x = self.first
-        layout = Operand("out", x.kind, 0, x.shape, dense_strides(x.shape), x.dtype, x.device, stream=x.stream)
-        return tuple(Output(base, layout, x.shape) for base in ("first", "second")[: len(self.given) - 1])
-
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        return {}
-
-    def program(self, gpu: Gpu) -> Program | None:
-        """The launch; None for empty arrays."""
-        x = self.first
-        if x.size == 0:
-            return None
-        aligned = not any(one.address % 16 for one in self.given)
-        return program_of(Gating(prod(x.shape), x.dtype, self.activation, len(self.given) == 3, aligned))
-
-
 @lru_cache(maxsize=1024)
 def program_of(problem: Gating) -> Program:
     """The launch for a problem. Pure."""
@@ -193,4 +153,4 @@ def program_of(problem: Gating) -> Program:
     params = pack(
         LAYOUTS["gated"][1], grad, Place("inside"), Place("other"), Place("first"), second, problem.count
     )  # fmt: skip
-    return Program((Stage("gated", KERNEL, problem, KERNEL.shape(problem), params),), 0, 0)
+    return Program((Stage("gated", KERNEL, problem, KERNEL.shape(problem), params),))

@@ -9,6 +9,24 @@ from torch import nn
 from torch.nn import functional
 
 
+def rotate_half(x: torch.Tensor) -> torch.Tensor:
+    """As transformers' models say it, so that `accelerate` knows it."""
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def apply_rotary_pos_emb(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary positions: each pair (i, i + d_head / 2) turned by its angle."""
+    cos = cos.unsqueeze(unsqueeze_dim)
+    sin = sin.unsqueeze(unsqueeze_dim)
+    q_embed = (q * cos) + (rotate_half(q) * sin)
+    k_embed = (k * cos) + (rotate_half(k) * sin)
+    return q_embed, k_embed
+
+
 class LlamaFeed(nn.Module):
     """A gated feed-forward, named and written as transformers' models have it."""
 
@@ -38,13 +56,8 @@ class LlamaBlock(nn.Module):
         self.feed = LlamaFeed(d_model, d_ff)
         speeds = 10000.0 ** (-torch.arange(0, self.d_head, 2) / self.d_head)
         angles = torch.outer(torch.arange(tokens), speeds).repeat(1, 2)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
-
-    def _turned(self, x: torch.Tensor) -> torch.Tensor:
-        """Rotary positions: each pair (i, i + d_head / 2) turned by its angle."""
-        left, right = x.chunk(2, dim=-1)
-        return x * self.cos + torch.cat((-right, left), dim=-1) * self.sin
+        self.register_buffer("cos", angles.cos()[None])
+        self.register_buffer("sin", angles.sin()[None])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [batch, tokens, d_model], and so the result."""
@@ -53,7 +66,8 @@ class LlamaBlock(nn.Module):
             project(normal).unflatten(-1, (heads, self.d_head)).transpose(1, 2)
             for project, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
         )
-        seen = self.attend(self._turned(q), self._turned(k), v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        q, k = apply_rotary_pos_emb(q, k, self.cos, self.sin)
+        seen = self.attend(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         return x + self.feed(self.norm_feed(x))
 

@@ -19,14 +19,15 @@ from ..gemm.classes import class_of
 from ..gemm.family import PRODUCTS, GemmEntry
 from ..gemm.problem import GemmProblem
 from ..gpus import Gpu
-from ..plan.choose import choose
+from ..plan.choose import decide
 from ..plan.entries import AnyEntry, worded
 from ..plan.plan import Plan
+from ..plan.tables import SHIPPED
 from .ladder import Progress, silent
 from .record import provenance
 
 Entries = Mapping[str, AnyEntry]
-TABLE = "the table without the shapes held out"
+TABLE = f"{SHIPPED}, less the shapes held out"
 
 
 def problem_of(case: Mapping[str, Any]) -> GemmProblem:
@@ -41,9 +42,7 @@ def without(table: Entries, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 def loss_record(suite: str, case: Mapping[str, Any], entry: GemmEntry, known: Entries, gpu: Gpu) -> dict[str, Any]:
     """The record of one shape. Raises TilewrightError when the heuristic's choice is not among what was measured."""
-    choice = choose(PRODUCTS, problem_of(case), gpu, [(TABLE, known)])
-    if choice is None:
-        raise TilewrightError(f"{entry.key}: no class in the table is near enough for the heuristic to say a word.")
+    choice = decide(PRODUCTS, problem_of(case), gpu, [(TABLE, known)])
     times = {(timed.rung, timed.config, timed.packs): timed.ms for timed in entry.timed}
     ms = times.get((choice.rung.id, choice.config, choice.packs))
     text = worded(choice.config, choice.packs)
@@ -116,10 +115,7 @@ def heldout_records(
         raise TilewrightError(f"no table of tuning results ships for {where.gpu.name}.")
 
     def planned(problem: GemmProblem, gpu: Gpu) -> Plan:
-        choice = choose(PRODUCTS, problem, gpu, [(TABLE, known)])
-        if choice is None:
-            raise TilewrightError(f"{class_of(problem)}: no class in the table is near it.")
-        return choice
+        return decide(PRODUCTS, problem, gpu, [(TABLE, known)])
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store(where.gpu.name, driver_name(), Path(folder))

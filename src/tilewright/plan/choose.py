@@ -34,9 +34,9 @@ from .tables import generation_now, ships, sources_for
 NEIGHBOURS = 10
 REACH = 1.0
 """The distance at which a neighbour's word counts 1/e of the nearest possible one's."""
-DOUBT = 0.06
+DOUBT = 0.12
 """Weight of what a config's neighbours say of others: a config seen nearby only rarely is taken to be average."""
-UNSEEN = 0.04
+UNSEEN = 0.15
 """What a config not measured on a neighbour is taken to be slower than those that were, in log time."""
 FARTHEST = 6.0
 """Beyond this distance the nearest class says nothing."""
@@ -64,17 +64,24 @@ def _plan(
     family: AnyFamily, problem: Any, gpu: Gpu, rung: str | None, config: Any, demands: Demands, generation: int
 ) -> Plan:
     """`generation`: of the tables; plans of an older one are never asked for again."""
-    rungs = family.rungs(problem, demands)
     if rung is not None or config is not None:
         return family.named(problem, gpu, rung, config)
     ignored: list[str] = []
     sources = [source for source in sources_for(family, gpu) if not demands.deterministic or ships(source[0])]
-    found = choose(family, problem, gpu, sources, demands, ignored)
-    found = found or _by_model(family, problem, gpu, rungs, demands)
-    settled = replace(family.settled(problem, found, demands), ignored="; ".join(ignored))
+    settled = replace(decide(family, problem, gpu, sources, demands, ignored), ignored="; ".join(ignored))
     if settled.rung.id not in family.rungs(problem, NONE):  # its kernel reads other parameters than it would be given
         raise ConfigRejected(f"{settled.rung.id} was planned for {family.name} that it does not compute: name a rung.")
     return settled
+
+
+def decide(
+    family: AnyFamily, problem: Any, gpu: Gpu, sources: Sequence[Source], demands: Demands = NONE,
+    ignored: list[str] | None = None,
+) -> Plan:  # fmt: skip
+    """The plan that these tables make: their choice, or the model's where they know nothing near. See choose."""
+    found = choose(family, problem, gpu, sources, demands, ignored)
+    found = found or _by_model(family, problem, gpu, family.rungs(problem, demands), demands)
+    return family.settled(problem, found, demands)
 
 
 def choose(

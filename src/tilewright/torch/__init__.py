@@ -35,6 +35,7 @@ from .grouped import grouped_matmul
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
 from .models import Changes, accelerate, register_with_transformers
+from .rotary import rotary
 
 share_out()
 register("matmul", matmul)
@@ -59,5 +60,6 @@ __all__ = [
     "register_with_transformers",
     "replace_linears",
     "ring_attention",
+    "rotary",
     "scaled_dot_product_attention",
 ]

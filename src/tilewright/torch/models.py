@@ -25,6 +25,7 @@ from .attention import attention
 from .gated import fuse_feed, gate_of, part_feed
 from .layer import DTYPES
 from .linear import OWN, Linear, replace_linears
+from .rotary import fuse_turn, part_turn, turns
 
 NAME = "tilewright"
 """What transformers knows the attention by."""
@@ -120,6 +121,8 @@ class Changes:
     """The names of linear layers that tilewright multiplies now."""
     feeds: list[str] = field(default_factory=list)
     """The names of gated feed-forwards that run by `gated_mlp` now."""
+    turns: list[str] = field(default_factory=list)
+    """The names of attention modules whose rotary positions are `rotary` now."""
     attention: str | None = None
     """The model's attention before, where tilewright's took its place."""
     left: list[tuple[str, str]] = field(default_factory=list)
@@ -139,6 +142,8 @@ class Changes:
                 module.__class__ = nn.Linear
         for name in self.feeds:
             part_feed(self.model.get_submodule(name))
+        for name in self.turns:
+            part_turn(self.model.get_submodule(name))
         if self.attention is not None:
             cast(Any, self.model).set_attn_implementation(self.attention)
         self.model = None
@@ -147,6 +152,8 @@ class Changes:
         told = [f"{len(self.layers)} linear layers by tilewright"]
         if self.feeds:
             told.append(f"{len(self.feeds)} gated feed-forwards fused")
+        if self.turns:
+            told.append(f"rotary positions of {len(self.turns)} modules in one pass")
         if self.attention is not None:
             told.append(f"attention by tilewright, {self.attention!r} before")
         for why, count in Counter(why for _, why in self.left).items():
@@ -164,8 +171,8 @@ def accelerate(
 
     where(name, module) chooses layers; precision, deterministic, batch_invariant: as `Linear` has them. Parameters,
     tied weights, hooks, the state dict and the model's results (but for rounding) stay. A feed-forward as Llama's runs
-    by `gated_mlp`. The returned Changes say what runs by tilewright now, and why the rest does not; `Changes.undo()`
-    takes all of it back.
+    by `gated_mlp`, and rotary positions as transformers' by `rotary`. The returned Changes say what runs by tilewright
+    now, and why the rest does not; `Changes.undo()` takes all of it back.
 
     Raises InvalidOperand for an unknown precision, or a model that is no torch.nn.Module.
     """
@@ -192,6 +199,9 @@ def accelerate(
         elif (activation := gate_of(module)) is not None:
             fuse_feed(module, activation)
             changes.feeds.append(name)
+        elif turns(module):
+            fuse_turn(module)
+            changes.turns.append(name)
         elif type(module).__name__ == "Conv1D":  # of transformers: GPT-2 and its kin
             changes.left.append((name, "Conv1D keeps its weight turned round, and is no nn.Linear"))
     _change_attention(model, changes)

@@ -1,0 +1,172 @@
+"""Rotary positions of q and k, as Llama's models have them, with gradients: one launch for each, both ways."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from functools import lru_cache
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..arrays.eager import is_eager, is_watched, past_transforms, runs_here
+from ..attn.rotary import turn
+from .layer import DTYPES
+from .transforms import check_tensors, transforms_active
+
+
+def rotary(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(q, k) turned by their positions: x * cos + rotate_half(x) * sin, in float32, rounded once.
+
+    q, k: [batch, heads, rows, d], of any numbers of heads; cos, sin: [rows, d], or [batch or 1, rows, d], in q's dtype
+    or float32. rotate_half(x) is the right half of x's last axis, negated, before the left one. Results lie as the
+    results of elementwise operations do. torch's own operations compute what no kernel does: other dtypes and devices,
+    an odd d, cos and sin that require gradients, and whatever torch compiles, traces or transforms.
+    """
+    check_tensors("tilewright.torch.rotary", q, k, cos, sin)
+    if _fits(q, k, cos, sin):
+        turned: tuple[torch.Tensor, torch.Tensor] = _differentiable(q, k, cos, sin, False)
+        return turned
+    return by_torch(q, cos, sin), by_torch(k, cos, sin)
+
+
+def by_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x turned by torch's operations."""
+    cos, sin = (angle[:, None] if angle.dim() == 3 else angle for angle in (cos, sin))
+    left, right = x.chunk(2, -1)
+    return (x * cos + torch.cat((-right, left), -1) * sin).to(x.dtype)
+
+
+def _fits(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> bool:
+    if transforms_active() or not is_eager((q, k, cos, sin)) or not runs_here(q):
+        return False
+    if q.dtype not in DTYPES or q.dim() != 4 or k.dim() != 4 or cos.requires_grad or sin.requires_grad:
+        return False
+    batch, _, rows, d = q.shape
+    if k.dtype != q.dtype or k.device != q.device or (k.shape[0], *k.shape[2:]) != (batch, rows, d) or d % 2:
+        return False
+    shapes = (rows, d), (1, rows, d), (batch, rows, d)
+    alike = cos.dtype == sin.dtype in (q.dtype, torch.float32) and cos.device == sin.device == q.device
+    return alike and cos.shape in shapes and sin.shape in shapes
+
+
+class TilewrightRotary(torch.autograd.Function):
+    """The turn, and its transposed one, which are each other's gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor | None, k: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, back: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        ctx.save_for_backward(cos, sin)
+        ctx.set_materialize_grads(False)
+        ctx.back = back
+        cos, sin = _along(cos), _along(sin)
+        return tuple(None if x is None else turn(_along(x), cos, sin, back) for x in (q, k))  # type: ignore[return-value]
+
+    @staticmethod
+    def backward(ctx: Any, of_q: torch.Tensor | None, of_k: torch.Tensor | None) -> tuple[Any, ...]:
+        cos, sin = ctx.saved_tensors
+        given = [one for one in (of_q, of_k) if one is not None]
+        if torch.is_grad_enabled() or is_watched() or (given and not is_eager(given)):
+            return *(None if one is None else _turned_back(one, cos, sin, ctx.back) for one in (of_q, of_k)), *[
+                None
+            ] * 3
+        cos, sin = _along(cos), _along(sin)
+        return *(None if x is None else turn(_along(x), cos, sin, not ctx.back) for x in (of_q, of_k)), *[None] * 3
+
+
+_differentiable = past_transforms(TilewrightRotary)
+
+
+def _along(x: torch.Tensor) -> torch.Tensor:
+    """x with neighbours along its last axis next to each other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _turned_back(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bool) -> torch.Tensor:
+    """The gradient by torch's operations, which have gradients themselves."""
+    if back:
+        return by_torch(x, cos, sin)
+    cos, sin = (angle[:, None] if angle.dim() == 3 else angle for angle in (cos, sin))
+    left, right = (x * sin).chunk(2, -1)
+    return (x * cos + torch.cat((right, -left), -1)).to(x.dtype)
+
+
+# --- a model's modules ------------------------------------------------------------------------------------------------
+
+_NAME = "apply_rotary_pos_emb"
+"""What models of transformers call it by,"""
+_BODY = """
+cos = cos.unsqueeze(unsqueeze_dim)
+sin = sin.unsqueeze(unsqueeze_dim)
+q_embed = (q * cos) + (rotate_half(q) * sin)
+k_embed = (k * cos) + (rotate_half(k) * sin)
+return q_embed, k_embed
+"""
+"""and what it says there, next to this:"""
+_HALF = """
+x1 = x[..., : x.shape[-1] // 2]
+x2 = x[..., x.shape[-1] // 2 :]
+return torch.cat((-x2, x1), dim=-1)
+"""
+_ARGUMENTS = (
+    ["q", "k", "cos", "sin", "unsqueeze_dim"], ["q", "k", "cos", "sin", "position_ids", "unsqueeze_dim"],
+)  # fmt: skip
+
+
+def _says(function: Any, body: str) -> list[str] | None:
+    """The names of a function's arguments where its body, but for its docstring, is this; else None."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, SyntaxError, TypeError):
+        return None
+    if not isinstance(tree, ast.FunctionDef):
+        return None
+    own = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    if [ast.dump(line) for line in own] != [ast.dump(line) for line in ast.parse(body).body]:
+        return None
+    return [one.arg for one in tree.args.args]
+
+
+@lru_cache(maxsize=256)
+def _turned_forward(forward: Any) -> FunctionType | None:
+    """A copy of a forward method whose rotary positions are `rotary`; None of one that says something else."""
+    if not isinstance(forward, FunctionType) or _NAME not in forward.__code__.co_names:
+        return None
+    names = forward.__globals__
+    theirs: Any = names.get(_NAME)
+    half = names.get("rotate_half")
+    if _says(theirs, _BODY) not in _ARGUMENTS or _says(half, _HALF) != ["x"]:
+        return None
+
+    def apply(
+        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *rest: Any, **more: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if rest or more or torch.compiler.is_compiling() or cos.dtype != q.dtype or not _fits(q, k, cos, sin):
+            found: tuple[torch.Tensor, torch.Tensor] = theirs(q, k, cos, sin, *rest, **more)
+            return found
+        return rotary(q, k, cos, sin)
+
+    copy = FunctionType(
+        forward.__code__, {**names, _NAME: apply}, forward.__name__, forward.__defaults__, forward.__closure__
+    )
+    copy.__kwdefaults__, copy.__dict__ = forward.__kwdefaults__, dict(forward.__dict__)
+    return copy
+
+
+def turns(module: nn.Module) -> bool:
+    """Return whether the module's rotary positions can be `rotary`."""
+    return "forward" not in vars(module) and _turned_forward(type(module).forward) is not None
+
+
+def fuse_turn(module: nn.Module) -> None:
+    """Let such a module call `rotary`. Copies do too; one out of a pickle does as its class."""
+    module.__dict__["forward"] = MethodType(_turned_forward(type(module).forward), module)  # type: ignore[arg-type]
+
+
+def part_turn(module: nn.Module) -> None:
+    """Take fuse_turn back."""
+    module.__dict__.pop("forward", None)
