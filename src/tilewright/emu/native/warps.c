@@ -216,6 +216,7 @@ static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread*
   const int low = a->low + b->low, high = a->high + b->high, step = (int)rule->step;
   const int several = depth < step ? depth : step, fraction = (int)rule->fraction;
   const s32x16 keep = (s32x16){0} - (1 << (23 - (int)rule->kept));
+  const u32 room = INT32_MAX - (2u << fraction);  // for products: C is less than 2 << fraction
   if (!(a->finite && b->finite && high <= 100 && low >= -100 && several <= most_products(rule))) return 0;
   for (int first = 0; first < depth; first += step) {
     const int last = first + step < depth ? first + step : depth;
@@ -253,18 +254,18 @@ static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread*
           total[r][h] += __builtin_convertvector(x[r % 2] * y[r / 2] * (f32x16)by[r][h], s32x16);
       }
     }
-    s32x16 sums[4][2], lost = {0};
+    u32x16 size = {0};
     for (int r = 0; r < 4; ++r)
       for (int h = 0; h < 2; ++h) {
-        const s32x16 plus = __builtin_convertvector((f32x16)c[r][h] * (f32x16)by[r][h], s32x16);
-        const s32x16 sum = (s32x16)((u32x16)total[r][h] + (u32x16)plus);
-        lost |= ((total[r][h] ^ sum) & (plus ^ sum)) | (sum == INT32_MIN);  // more than 32 bits hold
-        sums[r][h] = sum;
+        const s32x16 sign = total[r][h] >> 31;
+        size = LARGER_U32((u32x16)((total[r][h] ^ sign) - sign), size);
       }
-    if (any_16(lost < 0)) return 0;
+    if (any_16((s32x16)(size > room))) return 0;  // more than 32 bits may hold
     for (int r = 0; r < 4; ++r)
-      for (int h = 0; h < 2; ++h)
-        c[r][h] = (s32x16)(cut_whole(sums[r][h], keep) * (f32x16)((254 << 23) - by[r][h]));
+      for (int h = 0; h < 2; ++h) {
+        const s32x16 sum = total[r][h] + __builtin_convertvector((f32x16)c[r][h] * (f32x16)by[r][h], s32x16);
+        c[r][h] = (s32x16)(cut_whole(sum, keep) * (f32x16)((254 << 23) - by[r][h]));
+      }
   }
   return 1;
 }
