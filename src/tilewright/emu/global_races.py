@@ -349,20 +349,23 @@ class GlobalRaces:
                     telling.told(word, (int(stores.lane[0][cell]) - 1) // telling.grain, int(stores.clock[0][cell]))
         if role.trusted and track.active:
             self._trusts(track, index, cells, lanes)
+        pairs = telling.pairs(lanes, words)
         if role.listens:
-            telling.act(role, lanes, words, tells=False)
+            telling.act(role, lanes, pairs, tells=False)
         self._look(role, index, pattern, start, track)
         if role.tells:
-            telling.act(role, lanes, words)
+            telling.act(role, lanes, pairs)
         self.between = not telling.overflowed
 
     def _tell_plainly(self, role: Role, pattern: Any, start: int, track: Track, telling: Telling) -> None:
         """A plain store: it tells something where others listen."""
         cells, lanes = self.cells(pattern, start, track)
         words = track.buffer.start + cells[:, 0] * self.granule
-        flags = np.isin(words, list(telling.flags))
-        if flags.any():
-            telling.act(role, lanes[flags], words[flags])
+        low, high = int(words.min()), int(words.max())
+        near = [flag for flag in telling.flags if low <= flag <= high]
+        flags = np.isin(words, near)
+        if near and flags.any():
+            telling.act(role, lanes[flags], telling.pairs(lanes[flags], words[flags]))
 
     # Judging
 

@@ -263,17 +263,21 @@ class Telling:
                 found |= here & absent[writers % 32] & (self.known[units, columns] == until)
         return found
 
-    def act(self, role: Role, lanes: np.ndarray, words: np.ndarray, tells: bool = True) -> None:
-        """Lanes listen at places, and tell (unless not `tells`), one after another."""
+    def pairs(self, lanes: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return each different pair of a grain and a flag among lanes at places, in the order of the lanes."""
+        places, which = self._firsts(words)
+        flags = np.array([self.flag(word) for word in words[places].tolist()], np.int64)[which]
         grains = lanes // self.grain
+        first, _ = self._firsts(flags * (len(self.known) * self.parts) + grains)
+        return grains[first].astype(np.int64), flags[first]
+
+    def act(self, role: Role, lanes: np.ndarray, pairs: tuple[np.ndarray, np.ndarray], tells: bool = True) -> None:
+        """Lanes listen at places, and tell (unless not `tells`), one after another. `pairs`: those of their own."""
+        grains, flags = pairs
         if tells and (self.alone or self.stored.any()):
             self._speak(role, lanes)
         self.quiet &= not role.releases
-        first, _ = self._firsts(words * (len(self.known) * self.parts) + grains)
-        words, grains = words[first], grains[first]
-        places, which = self._firsts(words)
-        flags = np.array([self.flag(word) for word in words[places].tolist()], np.int64)[which]
-        if self._act(role, grains.astype(np.int64), flags, tells):
+        if self._act(role, grains, flags, tells):
             self.age += not tells
         if self.compares and role.listens and not role.trusted:
             np.maximum.at(self.compared, grains // self.parts, self.flag_heard[flags])

@@ -67,6 +67,10 @@ static inline void join(s32* into, const s32* from, s64 n) {
   INDEPENDENT for (s64 i = 0; i < n; ++i) into[i] = from[i] > into[i] ? from[i] : into[i];
 }
 
+static inline void join_both(s32* a, s32* b, s64 n) {
+  INDEPENDENT for (s64 i = 0; i < n; ++i) a[i] = b[i] = a[i] > b[i] ? a[i] : b[i];
+}
+
 typedef struct {
   s64 width, batch;  // units of the launch, and of the batch
   s32 *known, *heard;
@@ -86,11 +90,17 @@ EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
     s32 *known = a->known + unit * n, *heard = a->heard + unit * n;
     s32 *flag_known = a->flag_known + flag * n, *flag_heard = a->flag_heard + flag * n;
     s64* read = a->read + flag * a->batch + unit;
+    const int both = a->tells && a->atomic;  // then the flag has from now on what its listener has heard
     if (a->listens && *read != a->version[flag]) {
       if (a->knows) join(known, flag_known, begun);
-      join(heard, flag_heard, begun);
+      if (both)
+        join_both(heard, flag_heard, begun);
+      else
+        join(heard, flag_heard, begun);
       *read = a->version[flag];
       changed = 1;
+    } else if (both) {
+      join(flag_heard, heard, begun);
     }
     if (!a->tells) continue;
     if (!a->atomic) {
@@ -98,7 +108,7 @@ EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
       memset(flag_heard, 0, 4 * (size_t)n);
     }
     if (a->knows) join(flag_known, a->releases ? known : a->fenced + unit * n, begun);
-    join(flag_heard, heard, begun);
+    if (!both) join(flag_heard, heard, begun);
     flag_heard[me] = a->clock[unit];
     if (a->releases) flag_known[me] = a->clock[unit];
     ++a->version[flag];

@@ -78,9 +78,29 @@ EXPORT void tw_extent(const s64* relative, const s64* lanes, s64 n, s64* told) {
   told[0] = e.low, told[1] = e.high, told[2] = e.bits, told[3] = warps;
 }
 
+#define NEAR 4096
+
+// What tw_firsts finds of fewer than NEAR different keys from `low` on.
+static s64 near_firsts(const s64* keys, s64 n, s64 low, s64* first, s64* which) {
+  s32 table[NEAR];
+  memset(table, -1, sizeof table);
+  s64 count = 0;
+  for (s64 k = 0; k < n; ++k) {
+    s32* place = table + (keys[k] - low);
+    if (*place < 0) {
+      *place = (s32)count;
+      first[count++] = k;
+    }
+    which[k] = *place;
+  }
+  return count;
+}
+
 // Of each different key the position where it first occurs, in that order, and which of them each key is; how many, or
 // -1 where there is no memory.
 EXPORT s64 tw_firsts(const s64* keys, s64 n, s64* first, s64* which) {
+  const Extent e = extent_of(keys, n);
+  if ((u64)e.high - (u64)e.low < NEAR) return near_firsts(keys, n, e.low, first, which);
   u64 room = 64;
   while (room < 2 * (u64)n) room *= 2;
   s64* table = malloc(room * sizeof *table);
