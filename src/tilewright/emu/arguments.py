@@ -43,7 +43,8 @@ _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
 
 @dataclass
 class Argument:
-    """One argument: `array` for a buffer (C order), else `scalar`. `text` is how the caller wrote it."""
+    """One argument: `array` for a buffer (C order, the caller's own where it is), else `scalar`. `text` is how the
+    caller wrote it."""
 
     text: str
     kind: str
@@ -197,11 +198,10 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
 
 
 def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
-    """One argument: a string of the grammar, an array (copied), a number, None (a null pointer) or bytes.
+    """One argument: a string of the grammar, an array, a number, None (a null pointer) or bytes.
 
     Arrays are NumPy's, or those of another library on the host that speaks DLPack (torch). Raises InvalidOperand.
     """
-    random = np.random.default_rng(seed) if isinstance(seed, int) else seed
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
         try:
             value = np.from_dlpack(value)
@@ -211,12 +211,12 @@ def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
                 "torch tensor x, x.detach().cpu().numpy(); of bfloat16, its bits as uint16."
             ) from error
     if isinstance(value, str):
-        return _parse(value, random)
+        return _parse(value, np.random.default_rng(seed) if isinstance(seed, int) else seed)
     if isinstance(value, np.ndarray) and value.ndim:
         if value.dtype.hasobject:
             raise InvalidOperand(f"an array of {value.dtype} cannot be a device buffer")
         native = value.dtype.newbyteorder("=")  # a GPU is little-endian, as every host of it
-        return Argument(f"array {value.shape} {native}", str(native), array=np.array(value, native, order="C"))
+        return Argument(f"array {value.shape} {native}", str(native), array=np.asarray(value, native, order="C"))
     if isinstance(value, np.ndarray | np.generic):
         scalar: Any = np.asarray(value).astype(np.asarray(value).dtype.newbyteorder("="))[()]
         return Argument(f"{scalar.dtype} {scalar}", "", scalar=scalar)

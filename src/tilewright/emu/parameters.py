@@ -101,7 +101,9 @@ def pack(
 ) -> Packed:
     """Put buffers into `memory` and everything into a parameter buffer. Raises InvalidOperand, which calls a parameter
     by its name in `names` (one for each, where they are known)."""
-    random = np.random.default_rng(seed)
+    random: int | np.random.Generator = seed
+    if any(isinstance(value, str) for value in args):  # all of them draw from one
+        random = np.random.default_rng(seed)
     memory.reserve(sum(value.nbytes + SPACING for value in args if isinstance(value, np.ndarray)) + SPACING)
     params = bytearray(max((p.offset + p.size for p in declared), default=0))
     packed = Packed(b"")

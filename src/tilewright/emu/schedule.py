@@ -174,8 +174,7 @@ class Scheduler:
         if self.picks >= self.fair:
             self.picks, self.fair = 0, max(self.fair // 2, OFTEN)
             machine.mbarriers.stir(idle=False)
-            places = np.unique(key)
-            places = places[places != NOWHERE]
+            places = np.flatnonzero(np.bincount(key[key != NOWHERE]))
             self._turn += 1
             here, found = int(places[self._turn % len(places)]), None
         mask = key == here if found is None else found

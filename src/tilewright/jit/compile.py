@@ -75,10 +75,15 @@ def cache_key(
 
     Of libraries their identities, in the order in which they are searched.
     """
-    parts = [source.text, source.name, source.entry, arch, version, *options]
+    parts: list[str] = [source.text, source.name, source.entry, arch, version, *options]
     parts += [part for header in source.headers for part in header]
     parts += [library.identity for library in libraries]
     parts += [source.expression] if source.expression else []
+    return _digest(tuple(parts))
+
+
+@lru_cache(maxsize=64)
+def _digest(parts: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
