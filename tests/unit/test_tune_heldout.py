@@ -17,7 +17,7 @@ from tilewright.lab.heldout import TABLE, loss_record, loss_records, problem_of,
 from tilewright.lab.record import find_records
 from tilewright.lab.suite import read_suite
 from tilewright.plan.choose import choose, decide
-from tilewright.plan.entries import Entry, Timed
+from tilewright.plan.entries import Entry, Timed, worded
 from tilewright.plan.tables import shipped
 
 ROOT = Path(__file__).parents[2]
@@ -90,31 +90,37 @@ def test_no_class_of_the_shapes_held_out_is_in_the_table_that_is_asked():
 
 
 def test_the_loss_is_no_more_than_the_record_says():
-    """Reckoned anew from the measurements that ship. A choice that changed since and was not measured counts for
-    nothing here, so what is left is held against the same shapes of the record, and most of bf16's must be left;
-    fp32's rungs may gain ways to run that no table knows yet."""
+    """Reckoned anew: a choice that is the record's loses what that says. One that has changed since loses what the
+    table knows of it, where it knows it; it counts for nothing here where it does not, so most must be left."""
     table = shipped("H200").of(PRODUCTS)
     known = without(table, CASES)
     results = ROOT / "benchmarks" / "results"
     whole = {r["case"]["dtype"]: r["result"] for r in find_records(results, SUITE["name"])}
     shapes = find_records(results, f"{SUITE['name']}-shapes")
-    for dtype, most, least in (("bf16", 60, 12), ("f32", 20, 4)):
+    for dtype, most, least in (("bf16", 60, 40), ("f32", 20, 12)):
         losses = {"now": [], "recorded": []}
         for case, shape in zip(CASES, shapes, strict=True):
-            if case["dtype"] != dtype or is_modelled(case):
+            if case["dtype"] != dtype:
                 continue
-            try:
-                record = loss_record("s", case, table[str(class_of(problem_of(case)))], known, H200)
-            except TilewrightError:
-                continue
-            losses["now"].append(record["result"]["loss"])
-            losses["recorded"].append(shape["result"]["loss"])
+            now = decide(PRODUCTS, problem_of(case), H200, [(TABLE, known)])
+            recorded = shape["result"]["loss"]
+            if (now.rung.id, worded(now.config, now.packs)) == (shape["case"]["rung"], shape["case"]["config_text"]):
+                loss = recorded
+            else:
+                entry = table.get(str(class_of(problem_of(case))))
+                try:
+                    loss = entry and loss_record("s", case, entry, known, H200)["result"]["loss"]
+                except TilewrightError:
+                    loss = None
+            if loss is not None:
+                losses["now"].append(loss)
+                losses["recorded"].append(recorded)
         assert whole[dtype]["shapes"] == most
         assert len(losses["now"]) >= least, "run `tilewright bench tune-heldout` on an H200: the heuristic has changed"
         now, recorded = (exp(fmean(log(1 + loss) for loss in each)) - 1 for each in losses.values())
         assert now < recorded + 0.02  # two runs of one kernel differ by as much
         if len(losses["now"]) == most:
-            assert now == pytest.approx(whole[dtype]["mean_loss"], abs=1e-4)
+            assert now == pytest.approx(whole[dtype]["mean_loss"], abs=0.02)
 
 
 def test_the_record_is_whole():

@@ -13,7 +13,7 @@ from ..gemm.family import plan_for
 from ..gemm.problem import GemmProblem
 from ..gemm.stages import config_of, program_for
 from ..gpus import occupancy
-from ..jit.device import device
+from ..jit.device import bound_to, device
 from ..jit.gpu_executor import executor_for
 from ..run.program import Program
 from .climb_gpu import origin_of
@@ -53,7 +53,8 @@ def spread_records(
         try:
             for name, launches in zip(("spread", "as they fall"), ways, strict=True):
                 out = ground.sets[0].out.address
-                verify_reference(name, launches[0], out, executor_for(ordinal), problem, ground.given)
+                with bound_to(ordinal):  # no library of a reference has made a context current
+                    verify_reference(name, launches[0], out, executor_for(ordinal), problem, ground.given)
             result |= ground.timed(ways[0], seconds, ways[1])
         except WrongResult as error:
             result |= {"right": False, "reason": str(error)}

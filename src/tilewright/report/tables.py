@@ -153,6 +153,17 @@ def _stages(record: Record) -> str:
     return ", ".join(record["case"]["stages"])
 
 
+SPREAD_PAGE: tuple[Column, ...] = (
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("layout", lambda record: str(record["case"]["layout"]).upper()),
+    ("config", _config),
+    ("blocks", _result("blocks")),
+    ("an SM's share", _result("even")),
+    ("may stay on an SM", _result("stay")),
+    ("us", lambda record: number(record["result"]["ms"] * 1e3, ".1f")),
+    ("times as fast", _result("ratio", ".3f")),
+    ("p10..p90", _spread),
+)
 PRODUCTS_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("layout", lambda record: str(record["case"]["layout"]).upper()),
@@ -306,6 +317,7 @@ PAGES: dict[str, Page] = {
     "hopper-power": beside_torch.POWER,
     "hopper-one-row": beside_torch.COPIES,
     "fp32-products": PRODUCTS_PAGE,
+    "fp32-spread": SPREAD_PAGE,
     "attention-ladder": attention.LADDER,
     "attention-causal": attention.LADDER,
     "attention-buffer": attention.LADDER,
