@@ -347,7 +347,7 @@ class GlobalRaces:
                 cell, stores = (word - track.buffer.start) // self.granule, track.tables[WRITE]
                 if stores.lane[0][cell]:
                     telling.told(word, (int(stores.lane[0][cell]) - 1) // telling.grain, int(stores.clock[0][cell]))
-        if role.trusted and track.active:
+        if role.trusted and self._others_too(track, cells, lanes):
             self._trusts(track, index, cells, lanes)
         pairs = telling.pairs(lanes, words)
         if role.listens:
@@ -456,7 +456,7 @@ class GlobalRaces:
                             index, lanes[np.unique(rows[alone])], track.buffer.start + cell * self.granule,
                             int(last[rows[first], columns[first]]) - 1, int(table.by[slot][cell]),
                         )  # fmt: skip
-                if kind == WRITE and role is not None and role.kinds == (READ,) and not role.uncached:
+                if kind == WRITE and role is not None and role.kinds == (READ,):
                     self._unacquired(track, index, cells, lanes, low, slot, rows, columns, known)
                 # What was read has been used before the flag was set, with a fence or without.
                 before = told[rows, columns] if kind in (READ, POLL) or update else known
@@ -472,6 +472,14 @@ class GlobalRaces:
             clash.apart = bool(apart[row, k])
             return [clash]
         return []
+
+    def _others_too(self, track: Track, cells: np.ndarray, lanes: np.ndarray) -> bool:
+        """Return whether units share granules of a buffer, these lanes' among them, and keep what each did there."""
+        if not track.active and track.owner is not None:
+            owner, (_, low) = track.owner[cells], self.ids(lanes, self.first_lane)
+            if ((owner != 0) & ~within(owner, low, self.width)).any():
+                self._activate(track)
+        return track.active
 
     def _trusts(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray) -> None:
         """Report strong loads of strong stores that a flag has told of and no fence came before."""
@@ -511,7 +519,8 @@ class GlobalRaces:
         if not late.any():
             return
         held, nearby = np.zeros_like(late), np.zeros_like(late)
-        if track.cached.size:
+        role = self.roles[index]
+        if track.cached.size and role is not None and not role.uncached:
             reader, when = track.cached[:, some]
             nearby = late & (reader != 0)
             held = late & within(reader, low[rows, 0], self.width)
