@@ -43,11 +43,6 @@ class BlockBarriers:
         self.last: dict[tuple[int, int], Use] = {}
         """(cta, barrier) -> its last completed use."""
         self.on_release: dict[int, Release] = {}
-        program = self.machine.program
-        aligned = np.array([".aligned" in instruction.opcode for instruction in program.instructions], bool)
-        apart = program.opcodes_begin("barrier.") & ~aligned
-        self.apart = apart if apart.any() else None
-        """Instructions at which lanes of a warp may arrive one after another: the warp does with the last."""
 
     def reset(self) -> None:
         """A new batch."""
@@ -171,11 +166,8 @@ class BlockBarriers:
         width = self.machine.warps_per_cta * 32
         span = slice(place[0] * width, (place[0] + 1) * width)
         waiting = self.at[span] == place[1]
-        here = waiting.reshape(-1, 32).any(axis=1)
-        if self.apart is not None:
-            late = self.scheduler.live[span] & ~waiting
-            apart = waiting & self.apart[self.scheduler.parked_at[span]]
-            here &= ~(late.reshape(-1, 32).any(axis=1) & apart.reshape(-1, 32).any(axis=1))
+        late = self.scheduler.live[span] & ~waiting
+        here = waiting.reshape(-1, 32).any(axis=1) & ~late.reshape(-1, 32).any(axis=1)  # a warp comes with its last lane
         return 32 * int(here.sum()) + self.tokens.get(place, 0)
 
     def _try_release(self, cta: int, ident: int) -> None:
