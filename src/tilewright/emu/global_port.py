@@ -197,7 +197,7 @@ class GlobalPort:
             each = judged(instruction, nbytes)
             marks: np.ndarray = written.view(ELEMENT[each])
             missing = (marks[index[:, None] * (nbytes // each) + np.arange(nbytes // each)] == 0).any(axis=1)
-            if used := self.machine.float_parts.get(instruction.index):
+            if used := self.machine.used_parts.get(instruction.index):
                 missing |= unfilled(used, written, index * nbytes)
             if missing.any():
                 at = start + int(pattern.relative.view(np.int64)[missing][0])

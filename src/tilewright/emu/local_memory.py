@@ -85,7 +85,7 @@ class LocalMemory:
             each = judged(instruction, nbytes)
             parts = index[:, None] * (nbytes // each) + np.arange(nbytes // each)
             missing = dead | (self._marks[each][parts] == 0).any(axis=1)
-            if used := machine.float_parts.get(instruction.index):
+            if used := machine.used_parts.get(instruction.index):
                 missing |= unfilled(used, self.written, index * nbytes)
         if missing.any():
             at, gone = int(seen[missing][0]), bool(dead[missing][0])

@@ -45,7 +45,7 @@ from .task import LIMIT, Task, Triple
 from .tensor_maps import ChangedMaps
 from .trace import Trace
 from .underflow import Underflow
-from .uses import Parts, float_parts
+from .uses import Parts, used_parts
 
 if TYPE_CHECKING:
     from .orders import Order
@@ -367,9 +367,9 @@ class Machine(MachineOperands):
         return np.asarray(self.cta_of_lane * self.warps_per_cta + self.warp_of_lane // 4)
 
     @cached_property
-    def float_parts(self) -> dict[int, Parts]:
+    def used_parts(self) -> dict[int, Parts]:
         """The bytes of loads that are computed with: see uses.py."""
-        return float_parts(self.program)
+        return used_parts(self.program)
 
     def pulse(self) -> None:
         """Say that the batch runs, where somebody wants to know and has not heard for long."""

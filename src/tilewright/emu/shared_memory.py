@@ -390,7 +390,7 @@ class SharedMemory:
         written, machine = self.initialised[pattern.granules], self.machine
         known = written.all(axis=1)
         if each := self._copied(pattern):
-            parts = machine.float_parts.get(pattern.instruction.index, ())
+            parts = machine.used_parts.get(pattern.instruction.index, ())
             used = tuple((offset // self.granule, -(-size // self.granule)) for offset, size in parts)
             known = written.reshape(len(written), -1, max(each // self.granule, 1)).any(axis=2).all(axis=1)
             known &= ~unfilled(used, self.initialised, pattern.granules[:, 0])

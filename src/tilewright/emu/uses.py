@@ -13,6 +13,10 @@ from .ptx import Immediate, Instruction, Memory, Operand, Register, Special, Sym
 Parts = tuple[tuple[int, int], ...]
 """(offset, size) in bytes."""
 _FLOATS = {"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "f32": 4, "f64": 8}
+_INTEGERS = ("add", "sub", "mul", "mad", "min", "max", "popc", "div", "rem")
+"""With what lies in any byte of an operand they make another result ..."""
+_CUTTING = ("and.", "lop3.", "bfe.", "shr.", "prmt.", "cvt.", "selp.")
+"""... of which these may take the part that others had no share in: compilers cut a field out late."""
 _PASSED_ON = ("mov", "ld", "ldu", "st", "selp", "shfl", "prmt", "atom", "red", "mma", "wmma", "wgmma", "call")
 
 
@@ -20,10 +24,10 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-def float_parts(program: Code) -> dict[int, Parts]:
-    """The bytes of each load that floating-point instructions of its own basic block compute with.
+def used_parts(program: Code) -> dict[int, Parts]:
+    """The bytes of each load that instructions of its own basic block compute with.
 
-    Left out are loads of whole floats, and what a `selp` may drop.
+    Left out are loads of whole floats, what a `selp` may drop, and integers of whose results a part may be taken.
     """
     ends = {block.start: block.end for block in program.blocks}
     end, result = 0, {}
@@ -52,9 +56,21 @@ def _used(program: Code, item: Operand, after: int, end: int, size: int, offset:
             each = size // len(to.items)
             for k, part in enumerate(to.items):
                 found += _used(program, part, index, end, each, offset + k * each)
-        elif parts[0] not in _PASSED_ON and _FLOATS.get(parts[-1]) == size and not reaches(program, index, "selp."):
+        elif _computes(program, instruction, parts, size):
             found.append((offset, size))
     return found
+
+
+def _computes(program: Code, instruction: Instruction, parts: list[str], size: int) -> bool:
+    """Return whether an instruction computes with all `size` bytes of an operand."""
+    kind = parts[-1]
+    if parts[0] not in _PASSED_ON and _FLOATS.get(kind) == size:
+        return not reaches(program, instruction.index, "selp.")
+    if kind[1:] != str(8 * size):
+        return False
+    if parts[0] == "setp":
+        return parts[1] in ("eq", "ne")
+    return parts[0] in _INTEGERS and not reaches(program, instruction.index, _CUTTING)
 
 
 def reaches(program: Code, index: int, heads: str | tuple[str, ...], *, later: bool = False) -> bool:
