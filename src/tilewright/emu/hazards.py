@@ -45,6 +45,8 @@ KINDS = {
     "their copies) and before the barrier.",
     "copy_fence_missing": "Put fence.proxy.async into the threads that copy, after the wait for their copies and "
     "before the barrier.",
+    "overwrite_fence_missing": "Put fence.proxy.async into the threads that write, after their writes and before the "
+    "barrier: a copy may come before an ordinary store that it follows.",
     "bad_descriptor": "Bits 0-13 are the shared address >> 4, 16-29 the leading and 32-45 the stride byte offset >> 4, "
     "62-63 the swizzle (0 none, 1: 128, 2: 64, 3: 32 bytes); all others are zero, for all threads alike.",
     "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
@@ -82,6 +84,7 @@ WARNINGS = frozenset(
     {
         "mbarrier_fence_missing",
         "copy_fence_missing",
+        "overwrite_fence_missing",
         "bulk_exit",
         "flag_race",
         "warp_synchronous",

@@ -1,7 +1,9 @@
-"""Around either checker of shared memory: writes by ordinary instructions that the asynchronous proxy reads.
+"""Around either checker of shared memory: writes by ordinary instructions that the asynchronous proxy reads, or writes
+over.
 
 wgmma, and bulk copies from shared memory, see such a write only if a fence.proxy.async lies between: run by the thread
-that wrote; for a bulk copy the warp that starts it may also do so.
+that wrote; for a bulk copy the warp that starts it may also do so. Without one a bulk copy's bytes and those of the
+write before it come in any order, too.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ class ProxyFences(Shadow):
         self.clock = np.zeros(granules, np.int32)
         """How far the writer's warp had come at the last write."""
         instructions, copies = machine.program.instructions, np.flatnonzero(machine.program.opcodes_begin("cp."))
-        self.stores = any(".bulk_group" in instructions[index].opcode for index in copies.tolist())
-        """Whether there are bulk copies from shared memory."""
+        self.bulk = any("bulk" in instructions[index].opcode for index in copies.tolist())
+        """Whether there are bulk copies."""
+        self.wrote = False
+        """Whether an ordinary instruction has written anything in this batch."""
         self.copies = machine.program.opcodes_begin("cp.async.c")
         """Which instructions are cp.async: CUTLASS and Triton multiply what it brought without a fence."""
         self.seen: dict[int, np.ndarray] = {}
@@ -59,12 +63,13 @@ class ProxyFences(Shadow):
         """Products' reads that were right since the last write."""
         tables = self.writer, self.stamp, self.by, self.clock, self.when, self.fences
         self.told = np.array([address(table) for table in tables], np.int64)
-        if not self.stores:  # nobody asks then when it was, and how far the warp had come
+        if not self.bulk:  # nobody asks then when it was, and how far the warp had come
             self.told[3:5] = 0
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
         self.writer[:] = -1
+        self.wrote = False
         self.fences[:] = 0
         self.time = 0
         self.fenced_at[:] = self.init_fenced_at[:] = 0
@@ -84,7 +89,7 @@ class ProxyFences(Shadow):
         self.time += 1
         self.fences[every] += 1
         self.fenced_at[every] = self.time
-        if self.stores:
+        if self.bulk:
             warps = range(self.machine.lanes // 32) if lanes is None else dict.fromkeys((lanes // 32).tolist())
             self.seen.update((warp, self.inner.view(warp)) for warp in warps)
 
@@ -105,7 +110,10 @@ class ProxyFences(Shadow):
         if pattern.kind in ("tensor", "bulk_read"):
             self._check(pattern)
         elif pattern.kind in ("bulk_write", "bulk_merge"):
-            self.writer[pattern.where] = -1
+            if self.wrote and (self.writer[pattern.where] >= 0).any():
+                if pattern.instruction.opcode.startswith("cp."):  # st.async and red.async are of the generic proxy
+                    self._check(pattern)
+                self.writer[pattern.where] = -1
         elif pattern.kind in ("write", "atomic"):
             self._note(pattern, None)
         self.inner.record(pattern)
@@ -124,6 +132,7 @@ class ProxyFences(Shadow):
             lanes = self.every
         assert lanes is not None
         self.time += 1
+        self.wrote = True
         self.fenced.clear()
         compiled, stamps = self.machine.compiled, self.inner.stamps()
         if compiled is not None:
@@ -150,7 +159,7 @@ class ProxyFences(Shadow):
         writer = self.writer[granules]
         bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
         assert pattern.lanes is not None
-        if pattern.kind == "bulk_read":  # the fence may also be the reader's
+        if pattern.kind != "tensor":  # the fence may also be that of the warp that copies
             warp = int(pattern.lanes[0]) // 32
             seen = self.seen.get(warp)
             if seen is not None:
@@ -166,10 +175,13 @@ class ProxyFences(Shadow):
         at = granule * machine.shared.granule % machine.shared.stride
         thread = int(machine.thread_of_lane[writer[row, k]])
         other = machine.program.instructions[int(self.by[granule])]
+        over = pattern.kind.startswith("bulk_") and pattern.kind != "bulk_read"
+        what = "wgmma reads" if pattern.kind == "tensor" else f"a bulk {'copy writes' if over else 'store reads'}"
+        kind = "copy_fence_missing" if copied[row, k] else "proxy_fence_missing"
         machine.report(
-            "copy_fence_missing" if copied[row, k] else "proxy_fence_missing",
-            f"{'wgmma' if pattern.kind == 'tensor' else 'a bulk store'} reads shared address {at:#x} through the async "
-            f"proxy, and thread {thread}, which wrote it, has run no fence.proxy.async since",
+            "overwrite_fence_missing" if over else kind,
+            f"{what} shared address {at:#x} through the async proxy, and thread {thread}, which wrote it, has run no "
+            "fence.proxy.async since",
             pattern.instruction,
             pattern.lanes[row] + np.arange(32) if pattern.kind == "tensor" else pattern.lanes, at,
             {"the_write": machine.reporter.sources.where(other)},
