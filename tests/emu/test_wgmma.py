@@ -56,10 +56,10 @@ def variant(number: int, n: int, kinds: str, tail: str, source: str = "memory") 
     if (which == {number}) {{
         {TYPE[kinds.split(".")[0]]} d[{count}];
         for (int i = 0; i < {count}; ++i) d[i] = start[threadIdx.x * {count} + i];
-        ORDER("wgmma.fence.sync.aligned;");
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {{
             {a} u64 b = b0 + step * b_step; int adds = keep || step;
+            ORDER("wgmma.fence.sync.aligned;");
             {product(n, kinds, tail, source)}
         }}
         ORDER("wgmma.commit_group.sync.aligned;");

@@ -40,7 +40,8 @@ KINDS = {
     "for a bulk copy, the wait for the phase of its mbarrier, by its parity.",
     "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "
     "before its operands' bytes or its registers are used again.",
-    "wgmma_fence_missing": "Put wgmma.fence before the warpgroup's first wgmma.mma_async.",
+    "wgmma_fence_missing": "Put wgmma.fence before the warpgroup's first wgmma.mma_async, and before one that works on "
+    "registers which other instructions have written since.",
     "proxy_fence_missing": "Put fence.proxy.async into the threads that write, after their writes (or the wait for "
     "their copies) and before the barrier.",
     "copy_fence_missing": "Put fence.proxy.async into the threads that copy, after the wait for their copies and "

@@ -3,34 +3,38 @@
 A register is in flight from the wgmma.mma_async that names it, as accumulator or as A, to the wgmma.wait_group that
 covers it, and so is each copy that `mov` makes of it: compilers copy accumulators where paths meet. What is found here
 is what *may* be, along any path; whether it is so is seen when the instruction runs (products.py), and only these
-instructions are looked at then.
+instructions are looked at then. Found here, too: the products that work on registers which something else has written
+since the last wgmma.fence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .ptx import Immediate, Instruction, Register, registers_of
+from .ptx import Immediate, Instruction, Operand, Register, registers_of
 
 if TYPE_CHECKING:
     from .liveness import Effects
     from .program import Block
 
 MULTIPLY, COMMIT, WAIT = "wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group"
+FENCE = "wgmma.fence"
 
 
 @dataclass
 class InFlight:
     """`number`: the registers that wgmma works on and their copies, counted from 0. `suspects`: instruction index ->
-    those of its registers that may be in flight there.
+    those of its registers that may be in flight there. `unfenced`: product -> what may have written its registers since
+    the last wgmma.fence.
     """
 
     number: dict[Register, int] = field(default_factory=dict)
     suspects: dict[int, list[Register]] = field(default_factory=dict)
+    unfenced: dict[int, frozenset[int]] = field(default_factory=dict)
     _given: dict[int, np.ndarray] = field(default_factory=dict)
 
     def given(self, product: Instruction) -> np.ndarray:
@@ -127,4 +131,58 @@ def find_in_flight(
                 waiting.add(following)
     for block in blocks:
         through(block, *entering[block.index], True)
-    return InFlight(number, suspects)
+    return InFlight(number, suspects, find_unfenced(instructions, effects, blocks, successors))
+
+
+def find_unfenced(
+    instructions: Sequence[Instruction], effects: Sequence[Effects], blocks: Sequence[Block],
+    successors: Sequence[Sequence[int]],
+) -> dict[int, frozenset[int]]:  # fmt: skip
+    """Return the products that work on registers which something but wgmma may have written since the last wgmma.fence,
+    with the instructions that may have.
+
+    Constants do not count, since compilers move them behind the fence; a copy counts as what it copies does.
+    """
+    products = {i.index: given_to(i) for i in instructions if i.opcode.startswith(MULTIPLY)}
+    followed: set[Operand] = {register for given in products.values() for register in given}
+    copies = [i for i in instructions if is_copy(i)]
+    before = -1
+    while len(followed) != before:
+        before = len(followed)
+        followed |= {copy.operands[1] for copy in copies if copy.operands[0] in followed}
+    nothing = frozenset[int]()
+    found: dict[int, frozenset[int]] = {}
+
+    def through(block: Block, entering: Mapping[Operand, frozenset[int]]) -> dict[Operand, frozenset[int]]:
+        written = dict(entering)
+        for instruction in instructions[block.start : block.end]:
+            index = instruction.index
+            if instruction.opcode.startswith(FENCE):
+                written.clear()
+            elif index in products:
+                late = nothing.union(*(written.get(register, nothing) for register in products[index]))
+                if late:
+                    found[index] = found.get(index, nothing) | late
+            else:
+                by = frozenset({index})
+                if instruction.opcode.startswith("mov.") and isinstance(instruction.operands[1], Immediate):
+                    by = nothing
+                elif is_copy(instruction):
+                    by = written.get(instruction.operands[1], nothing)
+                for register in effects[index].writes:
+                    if register in followed:
+                        written[register] = by if effects[index].replaces else by | written.get(register, nothing)
+        return written
+
+    entering: list[dict[Operand, frozenset[int]]] = [{} for _ in blocks]
+    waiting = set(range(len(blocks)))
+    while waiting:
+        k = min(waiting)
+        waiting.remove(k)
+        for register, by in through(blocks[k], entering[k]).items():
+            for following in successors[k]:
+                known = entering[following].get(register, nothing)
+                if not by <= known:
+                    entering[following][register] = known | by
+                    waiting.add(following)
+    return found

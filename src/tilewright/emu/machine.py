@@ -280,7 +280,7 @@ class Machine(MachineOperands):
             registers = [*to, *(register for source in sources for register in source)]
             if not (to and all(sources)):
                 break
-            if self.products and instruction.index in self.products.where.suspects:
+            if self.products and self.products.watches(instruction):
                 break
             rows = {self.program.rows[register] for register in registers}
             if written & rows or len({register.width for register in registers}) > 1:

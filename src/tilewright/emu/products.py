@@ -59,6 +59,9 @@ class AsyncProducts:
         """Its instruction."""
         self.fenced = np.zeros(warps, bool)
         """Whether the warp has run wgmma.fence."""
+        self.wrote = {writer: np.zeros(warps, bool) for late in where.unfenced.values() for writer in late}
+        """Instruction that may write a product's registers too late -> the warps that have run it since their last
+        wgmma.fence."""
         self.group = np.full((len(where.number), warps), FREE, np.int64)
         """Of each register that wgmma works on: the group of the product that did so last."""
         self.use = np.zeros((len(where.number), warps), np.int64)
@@ -75,6 +78,8 @@ class AsyncProducts:
         self.finished[:] = 0
         self.newest[:] = FREE
         self.fenced[:] = False
+        for wrote in self.wrote.values():
+            wrote[:] = False
         self.group[:] = FREE
 
     def warps(self) -> np.ndarray:
@@ -84,7 +89,10 @@ class AsyncProducts:
 
     def fence(self) -> None:
         """The active warps order their registers before the products to come."""
-        self.fenced |= self.warps()
+        warps = self.warps()
+        self.fenced |= warps
+        for wrote in self.wrote.values():
+            wrote &= ~warps
 
     def issue(
         self, instruction: Instruction, warps: np.ndarray, numbers: np.ndarray, use: np.ndarray,
@@ -99,6 +107,7 @@ class AsyncProducts:
             self._report(
                 "wgmma_fence_missing", "no wgmma.fence lies before the first wgmma of the warpgroup", instruction, late
             )
+        self._fenced_since(instruction, warps)
         if not self._start_by_loops(instruction, warps, numbers, use):
             every = len(warps) == len(self.committed)
             own = numbers if every else np.ix_(numbers, warps)  # whole rows are found sooner
@@ -114,6 +123,19 @@ class AsyncProducts:
         fours = warps.reshape(-1, 4)
         group = self.committed[fours]
         self.flights += [_Flight(pattern, fours, group) for pattern in reads]
+
+    def _fenced_since(self, instruction: Instruction, warps: np.ndarray) -> None:
+        """Report a product on registers that other instructions have written since the last wgmma.fence of a warp."""
+        for writer in sorted(self.where.unfenced.get(instruction.index, ())):
+            late = warps[self.wrote[writer][warps]]
+            if len(late):
+                by = self.machine.program.instructions[writer]
+                self._report(
+                    "wgmma_fence_missing",
+                    "no wgmma.fence lies between a write of registers and this wgmma, which works on them",
+                    instruction, late, {"the_write": self.machine.reporter.sources.where(by)},
+                )  # fmt: skip
+                return
 
     def _start_by_loops(
         self, instruction: Instruction, warps: np.ndarray, numbers: np.ndarray, use: np.ndarray
@@ -165,8 +187,34 @@ class AsyncProducts:
             pattern if busy.all() else Landing(pattern, np.flatnonzero(busy)) for pattern, busy in rows if busy.any()
         )
 
+    def watches(self, instruction: Instruction) -> bool:
+        """Return whether anything is to run before an instruction."""
+        return instruction.index in self.where.suspects or instruction.index in self.wrote
+
     def watch(self, instruction: Instruction) -> Step | None:
-        """Return what is to run before an instruction that may meet registers in flight; None if it cannot."""
+        """Return what is to run before an instruction that may meet registers in flight, or write those of a product
+        after the last wgmma.fence before that; None if it cannot."""
+        steps = [step for step in (self._meets(instruction), self._writes(instruction)) if step is not None]
+        if len(steps) < 2:
+            return steps[0] if steps else None
+
+        def both() -> None:
+            for step in steps:
+                step()
+
+        return both
+
+    def _writes(self, instruction: Instruction) -> Step | None:
+        wrote = self.wrote.get(instruction.index)
+        if wrote is None:
+            return None
+
+        def step() -> None:
+            np.logical_or(wrote, self._running(instruction), out=wrote)
+
+        return step
+
+    def _meets(self, instruction: Instruction) -> Step | None:
         suspects = self.where.suspects.get(instruction.index)
         if not suspects:
             return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import Machine
+from ..program import Code
 from ..ptx import Immediate, Instruction, Operand, Pair
 from .integer import count_bits
 from .registry import Step, dtype_of, executes
@@ -106,12 +107,19 @@ def _put(machine: Machine, put: object, values: np.ndarray) -> None:
     put(flat if lanes is None else flat[lanes], lanes)  # type: ignore[operator]
 
 
+def _may_be_dropped(program: Code, result: Operand) -> bool:
+    """Return whether all that read a result choose whether they use it."""
+    readers = [program.instructions[index] for index in program.readers.get(result, ())]
+    return all(reader.guard is not None or reader.opcode.startswith("selp.") for reader in readers)
+
+
 @executes("shfl{sync:.sync|}.{mode:up|down|bfly|idx}.b32", kind="shuffle", member_mask=-1)
 def shuffle(machine: Machine, instruction: Instruction) -> Step:
     """Each lane reads the value of another. What it gets from a lane that does not take part is undefined: reported.
 
-    Of .up, and of .down but for the first lane of a segment, only where the result depends on it: in a sum over fewer
-    lanes than 32 the others read what nobody uses.
+    Only where the result depends on it, if the kernel may drop it: of .up, and of .down but for the first lane of a
+    segment, since in a sum over fewer lanes than 32 the others read what nobody uses; and of what goes to a `selp` or a
+    guarded instruction.
     """
     machine.expect(
         instruction, bool(instruction.fields["sync"]), "is the form without .sync, which sm_70 and later lack"
@@ -122,6 +130,7 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
     put_ok = machine.write(second, "pred", instruction)
     value, by, clamp, members = (machine.source(instruction, x, "b32") for x in (a, b, c, mask))
     mode = instruction.fields["mode"]
+    dropped = mode == "up" or _may_be_dropped(machine.program, first)
 
     def sources() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return of each lane whom it reads, whether that is one of its segment, and where the segment begins."""
@@ -168,7 +177,7 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
         undefined = active & ok & ~taking
         got = np.take_along_axis(values, np.where(taking, other, _LANE), axis=1)
         if undefined.any():
-            sure = undefined & (mode != "up") & ((mode != "down") | (low == _LANE))
+            sure = undefined & (not dropped) & ((mode != "down") | (low == _LANE))
             if not sure.any() and machine.undefined is not None:
                 got = np.where(undefined, np.uint32(machine.undefined), got)
             lanes = np.flatnonzero(sure if sure.any() else undefined)
