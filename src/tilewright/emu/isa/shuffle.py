@@ -8,7 +8,7 @@ import numpy as np
 
 from ..machine import Machine
 from ..program import Code
-from ..ptx import Immediate, Instruction, Operand, Pair
+from ..ptx import Immediate, Instruction, Operand, Pair, registers_of
 from .integer import count_bits
 from .registry import Step, dtype_of, executes
 
@@ -109,7 +109,9 @@ def _put(machine: Machine, put: object, values: np.ndarray) -> None:
 
 def _may_be_dropped(program: Code, result: Operand) -> bool:
     """Return whether all that read a result choose whether they use it."""
-    readers = [program.instructions[index] for index in program.readers.get(result, ())]
+    readers = [
+        program.instructions[index] for register in registers_of(result) for index in program.readers.get(register, ())
+    ]
     return all(reader.guard is not None or reader.opcode.startswith("selp.") for reader in readers)
 
 
