@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MULTIPLY, COMMIT, WAIT = "wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group"
 FENCE = "wgmma.fence"
+RELOADS = ("ld.local", "ld.param", "ld.const")
 
 
 @dataclass
@@ -141,7 +142,7 @@ def find_unfenced(
     """Return the products that work on registers which something but wgmma may have written since the last wgmma.fence,
     with the instructions that may have.
 
-    Constants do not count, since compilers move them behind the fence; a copy counts as what it copies does.
+    Constants and reloads do not count, since compilers move them behind the fence; a copy counts as what it copies does.
     """
     products = {i.index: given_to(i) for i in instructions if i.opcode.startswith(MULTIPLY)}
     followed: set[Operand] = {register for given in products.values() for register in given}
@@ -165,7 +166,8 @@ def find_unfenced(
                     found[index] = found.get(index, nothing) | late
             else:
                 by = frozenset({index})
-                if instruction.opcode.startswith("mov.") and isinstance(instruction.operands[1], Immediate):
+                constant = instruction.opcode.startswith("mov.") and isinstance(instruction.operands[1], Immediate)
+                if constant or instruction.opcode.startswith(RELOADS):
                     by = nothing
                 elif is_copy(instruction):
                     by = written.get(instruction.operands[1], nothing)

@@ -137,58 +137,159 @@ extern "C" __global__ void half_a_warp_at_a_barrier(int *y) { a_counted_barrier<
 //! right | block 64 | i32[64]=zeros
 extern "C" __global__ void whole_warps_at_a_barrier(int *y) { a_counted_barrier<true>(y); }
 
-// Zeros for the ragged rest of a tile, before a bulk copy brings the tile.
-template <bool FENCE>
-__device__ void zeros_under_a_copy(const float *x, float *y) {
-    __shared__ __align__(128) float s[64];
-    __shared__ unsigned long long bar;
-    const int t = threadIdx.x;
-    if (t == 0) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(&bar)) : "memory");
+struct Phase {
+    unsigned long long word;
+    __device__ void init() {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(&word)) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    s[t] = 0;
-    if (FENCE) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    if (t == 0) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(at(&bar)) : "memory");
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];" ::"r"(at(s)), "l"(x), "r"(at(&bar)) : "memory"); // BUG
+    __device__ void bring(void *to, const void *from, int bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(&word)), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(at(to)), "l"(from), "r"(bytes), "r"(at(&word)) : "memory"); // BUG
     }
-    asm volatile("{ .reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n@!p bra W; }" ::"r"(at(&bar)) : "memory");
-    y[t] = s[63 - t];
+    __device__ void wait(int parity) {
+        asm volatile("{ .reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra W; }" ::"r"(at(&word)), "r"(parity) : "memory");
+    }
+};
+__device__ __forceinline__ void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// What threads store before a bulk copy brings a tile to the same place: zeros for a ragged rest, counts, the sums of
+// the tile before, or its last elements set to zero; fenced, not fenced, or fenced for global memory alone.
+enum Before { ZEROS, COUNTS, SUMS, TAIL };
+template <Before WHAT, bool FENCE>
+__device__ void stores_under_a_copy(const float *x, float *y) {
+    __shared__ __align__(128) float s[64];
+    __shared__ Phase bar;
+    const int t = threadIdx.x;
+    float sum = 0;
+    if (t == 0) bar.init();
+    if (WHAT == ZEROS) s[t] = 0;
+    if (WHAT == COUNTS) {
+        ((int *)s)[t] = 0;
+        __syncthreads();
+        atomicAdd((int *)s + t % 8, 1);
+    }
+    if (FENCE) fence_proxy();
+    __syncthreads();
+    for (int tile = 0; tile < 2; ++tile) {
+        if (WHAT == COUNTS) sum += ((int *)s)[t % 8];
+        if (WHAT == COUNTS) __syncthreads();
+        if (t == 0) bar.bring(s, x + 64 * tile, 256); // BUG
+        bar.wait(tile);
+        sum += s[63 - t];
+        __syncthreads();
+        if (WHAT == SUMS) s[t] = sum;
+        if (WHAT == TAIL && t == 63) *(char *)(s + t) = 0;
+        if (FENCE) fence_proxy();
+        else asm volatile("fence.proxy.async.global;" ::: "memory");
+        __syncthreads();
+    }
+    y[t] = sum + s[t];
 }
 
-//! overwrite_fence_missing | block 64 | f32[32]=random f32[64]=zeros
-extern "C" __global__ void a_copy_over_fresh_zeros(const float *x, float *y) { zeros_under_a_copy<false>(x, y); } // BUG
+//! overwrite_fence_missing | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_fresh_zeros(const float *x, float *y) { stores_under_a_copy<ZEROS, false>(x, y); } // BUG
 
-//! right | block 64 | f32[32]=random f32[64]=zeros
-extern "C" __global__ void a_copy_over_fenced_zeros(const float *x, float *y) { zeros_under_a_copy<true>(x, y); }
+//! right | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_fenced_fresh_zeros(const float *x, float *y) { stores_under_a_copy<ZEROS, true>(x, y); }
 
-// Accumulators that are scaled between two products.
+//! overwrite_fence_missing | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_counts_of_atomics(const float *x, float *y) { stores_under_a_copy<COUNTS, false>(x, y); } // BUG
+
+//! right | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_fenced_counts_of_atomics(const float *x, float *y) { stores_under_a_copy<COUNTS, true>(x, y); }
+
+//! overwrite_fence_missing | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_sums_of_the_tile_before(const float *x, float *y) { stores_under_a_copy<SUMS, false>(x, y); } // BUG
+
+//! right | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_fenced_sums_of_the_tile_before(const float *x, float *y) { stores_under_a_copy<SUMS, true>(x, y); }
+
+//! overwrite_fence_missing | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_a_byte_of_the_tail(const float *x, float *y) { stores_under_a_copy<TAIL, false>(x, y); } // BUG
+
+//! right | block 64 | f32[128]=random f32[64]=zeros
+extern "C" __global__ void a_copy_over_fenced_a_byte_of_the_tail(const float *x, float *y) { stores_under_a_copy<TAIL, true>(x, y); }
+
+// A helper clears a tile for its peer in the cluster, which then loads into it.
 template <bool FENCE>
-__device__ void scaled_products(float *y, float scale) {
-    __shared__ __align__(128) unsigned short a[1024], b[128];
+__device__ void cleared_by_a_peer(const float *x, float *y) {
+    __shared__ __align__(128) float s[64];
+    __shared__ Phase bar;
+    const int t = threadIdx.x;
+    unsigned rank, peer;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(at(s + t)), "r"(rank ^ 1));
+    if (t == 0) bar.init();
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("st.shared::cluster.f32 [%0], 0f00000000;" ::"r"(peer) : "memory");
+    if (FENCE) asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if (t == 0) bar.bring(s, x, 128); // BUG
+    bar.wait(0);
+    y[blockIdx.x * 64 + t] = s[t];
+}
+
+//! overwrite_fence_missing | grid 2 | cluster 2 | block 64 | f32[32]=random f32[128]=zeros
+extern "C" __global__ void a_copy_over_zeros_of_a_peer(const float *x, float *y) { cleared_by_a_peer<false>(x, y); } // BUG
+
+//! right | grid 2 | cluster 2 | block 64 | f32[32]=random f32[128]=zeros
+extern "C" __global__ void a_copy_over_fenced_zeros_of_a_peer(const float *x, float *y) { cleared_by_a_peer<true>(x, y); }
+
+// Registers of wgmma that other instructions write between two products: all accumulators, or one; A's, loaded anew or
+// rounded; and a fence that comes with every second product.
+enum Writes { SCALE, BIAS, LOAD_A, ROUND_A, EVERY_SECOND };
+template <Writes WHAT, bool FENCE>
+__device__ void products_in_turns(float *y, float scale) {
+    __shared__ __align__(128) unsigned short b[128];
     float d[4] = {};
-    for (int i = threadIdx.x; i < 1024; i += 128) a[i] = 0x3f80;
+    unsigned a[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
     b[threadIdx.x] = 0x3f80;
     asm volatile("fence.proxy.async;" ::: "memory");
     __syncthreads();
-    const unsigned long long to_a = at(a) >> 4 | 1ull << 16 | 16ull << 32, to_b = at(b) >> 4 | 1ull << 16 | 16ull << 32;
-    for (int i = 0; i < 2; ++i) {
-        if (FENCE || i == 0) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(to_a), "l"(to_b)); // BUG
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        for (int j = 0; j < 4; ++j) d[j] *= scale;
+    const unsigned long long to_b = at(b) >> 4 | 1ull << 16 | 16ull << 32;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+        if (FENCE || i == 0 || (WHAT == EVERY_SECOND && i % 2)) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1, 0;" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(to_b)); // BUG
+        asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+        if (WHAT == SCALE || WHAT == EVERY_SECOND) for (int j = 0; j < 4; ++j) d[j] *= scale;
+        if (WHAT == BIAS && threadIdx.x == 5) d[2] += 1;
+        if (WHAT == LOAD_A) a[1] = ((volatile unsigned *)b)[threadIdx.x % 64];
+        if (WHAT == ROUND_A) asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(a[3]) : "f"(d[0]), "f"(d[1]));
     }
     for (int i = 0; i < 4; ++i) y[threadIdx.x * 4 + i] = d[i];
 }
 
 //! wgmma_fence_missing | block 128 | f32[512]=zeros 2
-extern "C" __global__ void scaled_and_not_fenced(float *y, float scale) { scaled_products<false>(y, scale); } // BUG
+extern "C" __global__ void scaled_accumulators(float *y, float scale) { products_in_turns<SCALE, false>(y, scale); } // BUG
 
 //! right | block 128 | f32[512]=zeros 2
-extern "C" __global__ void scaled_and_fenced(float *y, float scale) { scaled_products<true>(y, scale); }
+extern "C" __global__ void scaled_accumulators_and_fences(float *y, float scale) { products_in_turns<SCALE, true>(y, scale); }
+
+//! wgmma_fence_missing | block 128 | f32[512]=zeros 2
+extern "C" __global__ void one_accumulator_of_a_thread(float *y, float scale) { products_in_turns<BIAS, false>(y, scale); } // BUG
+
+//! right | block 128 | f32[512]=zeros 2
+extern "C" __global__ void one_accumulator_of_a_thread_and_fences(float *y, float scale) { products_in_turns<BIAS, true>(y, scale); }
+
+//! wgmma_fence_missing | block 128 | f32[512]=zeros 2
+extern "C" __global__ void a_loaded_anew(float *y, float scale) { products_in_turns<LOAD_A, false>(y, scale); } // BUG
+
+//! right | block 128 | f32[512]=zeros 2
+extern "C" __global__ void a_loaded_anew_and_fences(float *y, float scale) { products_in_turns<LOAD_A, true>(y, scale); }
+
+//! wgmma_fence_missing | block 128 | f32[512]=zeros 2
+extern "C" __global__ void a_of_the_results(float *y, float scale) { products_in_turns<ROUND_A, false>(y, scale); } // BUG
+
+//! right | block 128 | f32[512]=zeros 2
+extern "C" __global__ void a_of_the_results_and_fences(float *y, float scale) { products_in_turns<ROUND_A, true>(y, scale); }
+
+//! wgmma_fence_missing | block 128 | f32[512]=zeros 2
+extern "C" __global__ void a_fence_every_second_time(float *y, float scale) { products_in_turns<EVERY_SECOND, false>(y, scale); } // BUG
+
+//! right | block 128 | f32[512]=zeros 2
+extern "C" __global__ void a_fence_every_second_time_and_fences(float *y, float scale) { products_in_turns<EVERY_SECOND, true>(y, scale); }
 
 // A butterfly in a block of 24 threads: what a lane that does not exist would give is dropped, or added.
 template <bool DROPPED>
