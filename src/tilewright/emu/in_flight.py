@@ -142,7 +142,7 @@ def find_unfenced(
     """Return the products that work on registers which something but wgmma may have written since the last wgmma.fence,
     with the instructions that may have.
 
-    Constants and reloads do not count, since compilers move them behind the fence; a copy counts as what it copies does.
+    Constants and reloads do not count, since compilers move them past the fence; a copy counts as what it copies does.
     """
     products = {i.index: given_to(i) for i in instructions if i.opcode.startswith(MULTIPLY)}
     followed: set[Operand] = {register for given in products.values() for register in given}
