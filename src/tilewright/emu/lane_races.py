@@ -42,9 +42,9 @@ class Meeting:
     def note(self, met: Meetings, live: np.ndarray) -> None:
         """Note it among others."""
         if self.members is None:
-            met.whole(self.warps)
+            met.whole(self.warps, firmly=self.firm)
         else:
-            met.some(self.members, live)
+            met.some(self.members, live, firmly=self.firm)
 
 
 class LaneTable:
@@ -71,19 +71,16 @@ class LaneTable:
         """A new batch of blocks starts."""
         self.writer[:] = self.reader[:] = 0
 
-    def touch(
-        self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings, firm: Meetings | None = None
-    ) -> bool:  # fmt: skip
-        """Note an access, and report what meets another lane's since the two came together; whether nothing does.
-        `firm`: the meetings that order memory, where others do not."""
+    def touch(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> bool:
+        """Note an access, and report what meets another lane's since the two came together; whether nothing does."""
         ids = (lanes + 1).astype(np.int32)[:, None]
         if event.instruction.opcode.startswith(_TOGETHER):
             if event.kind in READS:  # that the lanes come together does not say that they see each other's stores
                 self._against(event, granules, lanes, ids, met, "warp_synchronous")
-            self.all_together(lanes, met, firm)
+            met.whole(np.unique(lanes // 32))
         clean = self._against(event, granules, lanes, ids, met)
-        if clean and firm is not None and event.kind in READS:
-            self._against(event, granules, lanes, ids, firm, "warp_synchronous")
+        if clean and met.firm is not None and event.kind in READS:
+            self._against(event, granules, lanes, ids, met.firm, "warp_synchronous")
         if event.kind == "copy":
             pass  # it writes when it lands
         elif event.kind in READS:
@@ -91,14 +88,6 @@ class LaneTable:
         else:
             self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
         return clean
-
-    @staticmethod
-    def all_together(lanes: np.ndarray, met: Meetings, firm: Meetings | None) -> None:
-        """All lanes of these lanes' warps came together."""
-        if firm is not None:
-            firm.time = met.time
-            firm.whole(np.unique(lanes // 32))
-        met.whole(np.unique(lanes // 32))
 
     def landed(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> None:
         """Note what a cp.async has brought: a write of its lane, which has waited for it."""
@@ -220,16 +209,12 @@ class LaneRaces:
         return twice or any(self.marked[self.shadow.rows(pattern, ctas)[1]].any() for pattern in reads)
 
     def _walk(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
-        met = Meetings(self.machine.lanes // 32)
         loose = any(isinstance(event, Meeting) and not event.firm for event in events)
-        firm = Meetings(self.machine.lanes // 32) if loose else None
+        met = Meetings(self.machine.lanes // 32, loose=loose)
         live = self.machine.scheduler.born
         clean = True
         for event in events:
             if isinstance(event, Meeting):
-                if firm is not None and event.firm:
-                    firm.time = met.time
-                    event.note(firm, live)
                 event.note(met, live)
                 continue
             if isinstance(event, Landing):
@@ -244,8 +229,8 @@ class LaneRaces:
             lanes = self.shadow.lanes_of(event, ctas)
             if event.kind in READS and not self.marked[granules].any():
                 if event.instruction.opcode.startswith(_TOGETHER):
-                    self.table.all_together(lanes, met, firm)
+                    met.whole(np.unique(lanes // 32))
                 continue
             touched.append(granules)
-            clean &= self.table.touch(event, granules, lanes, met, firm)
+            clean &= self.table.touch(event, granules, lanes, met)
         return clean

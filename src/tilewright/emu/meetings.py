@@ -19,7 +19,9 @@ _LANE = np.arange(32, dtype=np.uint32)
 class Meetings:
     """The meetings of the warps of one batch."""
 
-    def __init__(self, warps: int) -> None:
+    def __init__(self, warps: int, *, loose: bool = False) -> None:
+        self.firm = Meetings(warps) if loose else None
+        """Those that order memory, where `loose` ones are to be told apart; None: all do."""
         self.time = 0
         """Meetings so far, of any warp."""
         self.last = np.zeros(warps, np.int32)
@@ -34,18 +36,31 @@ class Meetings:
         self.last[:] = 0
         self.parts.clear()
 
-    def whole(self, warps: Any) -> None:
-        """All lanes of warps, as an array that marks or numbers them, come together; None: of every warp."""
+    def _in_step(self, firmly: bool) -> Meetings | None:
+        """Return those that order memory, at the time of all, where what comes is one of them and they are apart."""
+        if self.firm is None or not firmly:
+            return None
+        self.firm.time = self.time
+        return self.firm
+
+    def whole(self, warps: Any, *, firmly: bool = True) -> None:
+        """All lanes of warps, as an array that marks or numbers them, come together; None: of every warp. `firmly`: by
+        what orders memory."""
+        if firm := self._in_step(firmly):
+            firm.whole(warps)
         self.time += 1
         self.last[slice(None) if warps is None else warps] = self.time
 
-    def some(self, members: np.ndarray, live: np.ndarray) -> None:
-        """Lanes run an instruction with member masks; 0 for those that do not run it. `live`: who has not ended."""
+    def some(self, members: np.ndarray, live: np.ndarray, *, firmly: bool = True) -> None:
+        """Lanes run an instruction with member masks; 0 for those that do not run it. `live`: who has not ended;
+        `firmly`: as for `whole`."""
+        if firm := self._in_step(firmly):
+            firm.some(members, live)
         masks = members.reshape(-1, 32)
         alive = (live.reshape(-1, 32) << _LANE).sum(axis=1, dtype=np.uint32)[:, None]
         whole = (((masks & alive) == alive) | (masks == 0)).all(axis=1) & masks.any(axis=1)
         if whole.any():
-            self.whole(whole)
+            self.whole(whole, firmly=False)
         if not masks[~whole].any():
             return
         self.time += 1
