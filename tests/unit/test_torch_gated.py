@@ -65,6 +65,23 @@ def test_gradients_are_torchs_and_the_next_step_plans_nothing(on_gpu, runs, acti
     assert on_gpu.launches == before + 11
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_second_pass_without_gradients_plans_nothing(on_gpu, runs, monkeypatch, mode):  # noqa: F811
+    fused = []
+    whole = gated.matmul
+    monkeypatch.setattr(gated, "matmul", lambda *given, **more: fused.append(more) or whole(*given, **more))
+    given = values()
+    with mode():
+        tt.gated_mlp(*given)
+        assert len(runs) == 2
+        assert [sorted(more) for more in fused] == [["epilogue", "shut"]]
+        for _ in range(2):
+            before = on_gpu.launches
+            tt.gated_mlp(*given)
+            assert on_gpu.launches == before + 3
+    assert (len(runs), len(fused)) == (2, 1)
+
+
 @pytest.mark.parametrize("asked", [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (0, 1, 1, 1), (1, 0, 0, 1)])
 def test_only_what_is_asked_for_is_differentiated(on_gpu, asked):
     for _ in range(2):
