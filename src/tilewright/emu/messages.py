@@ -185,9 +185,9 @@ class Messages:
                 for mine, old in ((known, before.known), (heard, before.heard), (near, around)):
                     if mine is not None and old is not None:
                         np.maximum(mine[: len(old)], old, out=mine[: len(old)])
-            if shadow.stored:
+            if shadow.alone.stored:
                 own = lanes[lanes // 32 == cluster * shadow.warps + warp]
-                shadow.told_by(own, int((known if near is None else near)[warp]))
+                shadow.alone.by(own, int((known if near is None else near)[warp]))
             self.places[cluster, place] = Told(known, heard, near, here)
             shadow.step_on(cluster, warp)
 
