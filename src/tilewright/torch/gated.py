@@ -7,9 +7,6 @@ cast or recorded by torch runs as three layers.
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MethodType
@@ -28,6 +25,7 @@ from ..run import libraries
 from ..run.warm import MISS, Calls
 from .layer import DTYPES, gradients_of, layer_of, new_layer
 from .linear import Linear, has_hooks, linear, name_of
+from .said import body, says
 from .transforms import check_tensors, transforms_active
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
@@ -179,25 +177,13 @@ def _again(ctx: Any, grad: torch.Tensor, given: tuple[torch.Tensor, ...]) -> lis
 _NAMES = {"SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "PytorchGELUTanh": "gelu_tanh"}
 """Activations of transformers by their classes."""
 _VALUE = "self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
-_FORMS = frozenset(
-    ast.dump(ast.parse(f"def forward(self, x):\n  {body}"))
-    for body in (f"return {_VALUE}", f"down_proj = {_VALUE}\n  return down_proj")
-)
+_BODIES = [body(f"return {_VALUE}"), body(f"down_proj = {_VALUE}\nreturn down_proj")]
 """What Llama's feed-forward and its kin say."""
 
 
 @lru_cache(maxsize=256)
 def _is_gated(kind: Any) -> bool:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))
-    except (AttributeError, OSError, SyntaxError, TypeError):
-        return False
-    function = tree.body[0]
-    if isinstance(function, ast.FunctionDef):
-        function.returns = None
-        for one in function.args.args:
-            one.annotation = None
-    return ast.dump(tree) in _FORMS
+    return says(kind.forward, [["self", "x"]], _BODIES)
 
 
 def gate_of(module: nn.Module) -> str | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -15,6 +12,7 @@ from torch import nn
 from ..arrays.eager import is_eager, is_watched, past_transforms, runs_here
 from ..attn.rotary import turn
 from .layer import DTYPES
+from .said import body, says
 from .transforms import check_tensors, transforms_active
 
 
@@ -99,36 +97,22 @@ def _turned_back(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bo
 
 _NAME = "apply_rotary_pos_emb"
 """What models of transformers call it by,"""
-_BODY = """
+_BODY = body("""
 cos = cos.unsqueeze(unsqueeze_dim)
 sin = sin.unsqueeze(unsqueeze_dim)
 q_embed = (q * cos) + (rotate_half(q) * sin)
 k_embed = (k * cos) + (rotate_half(k) * sin)
 return q_embed, k_embed
-"""
+""")
 """and what it says there, next to this:"""
-_HALF = """
+_HALF = body("""
 x1 = x[..., : x.shape[-1] // 2]
 x2 = x[..., x.shape[-1] // 2 :]
 return torch.cat((-x2, x1), dim=-1)
-"""
+""")
 _ARGUMENTS = (
     ["q", "k", "cos", "sin", "unsqueeze_dim"], ["q", "k", "cos", "sin", "position_ids", "unsqueeze_dim"],
 )  # fmt: skip
-
-
-def _says(function: Any, body: str) -> list[str] | None:
-    """The names of a function's arguments where its body, but for its docstring, is this; else None."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, SyntaxError, TypeError):
-        return None
-    if not isinstance(tree, ast.FunctionDef):
-        return None
-    own = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-    if [ast.dump(line) for line in own] != [ast.dump(line) for line in ast.parse(body).body]:
-        return None
-    return [one.arg for one in tree.args.args]
 
 
 @lru_cache(maxsize=256)
@@ -139,7 +123,7 @@ def _turned_forward(forward: Any) -> FunctionType | None:
     names = forward.__globals__
     theirs: Any = names.get(_NAME)
     half = names.get("rotate_half")
-    if _says(theirs, _BODY) not in _ARGUMENTS or _says(half, _HALF) != ["x"]:
+    if not says(theirs, _ARGUMENTS, [_BODY]) or not says(half, [["x"]], [_HALF]):
         return None
 
     def apply(
