@@ -17,7 +17,8 @@ KINDS = {
     "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
     "uninitialised_read": "Write the bytes first; memory of malloc and local arrays hold anything at first.",
-    "dead_local": "A local variable ends with its function: return a value, or let the caller pass the array.",
+    "dead_local": "A local variable ends with its function, and is its own thread's: return a value, let the caller "
+    "pass the array, or hand it to other threads by shared memory.",
     "leak": "Free it, or store its address where a later kernel finds it.",
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
     "global_race": "Blocks run in any order: give each its own place, use atomics, let one launch end before the other "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .access import judged, unfilled
-from .memory import POISON, aligned_bytes, element_views
+from .memory import LOCAL_SLOT, POISON, WINDOW_BYTES, aligned_bytes, element_views
 from .ptx import Instruction
 from .trace import Site
 
@@ -28,6 +28,9 @@ class LocalMemory:
         """Of each byte whether it holds a value."""
         self._marks = element_views(self.written)
         self._start = np.arange(machine.lanes, dtype=np.int64) * self.stride
+        self.slots = machine.thread_of_lane.astype(np.uint64) % np.uint64(WINDOW_BYTES // LOCAL_SLOT)
+        self.slots *= np.uint64(LOCAL_SLOT)
+        """Where each lane's part of the local window begins."""
 
     def reset(self) -> None:
         """Forget everything: a new batch of blocks starts."""
@@ -51,27 +54,44 @@ class LocalMemory:
         seen = (base if lanes is None or len(base) == 1 else base[lanes]).astype(np.int64) + offset
         bad = (seen < 0) | (seen + nbytes > self.bytes)
         skewed = seen % nbytes != 0
-        for wrong, kind, why in (
-            (bad, "out_of_bounds", f"the thread has {self.bytes} bytes of local memory"),
-            (skewed, "misaligned", f"it is not a multiple of {nbytes}"),
-        ):
-            if wrong.any():
-                wrong = np.broadcast_to(wrong, start.shape)
-                at = int(np.broadcast_to(seen, start.shape)[wrong][0])
-                machine.report(
-                    kind, f"access of {nbytes} bytes at local address {at:#x}: {why}",
-                    instruction, machine.some(lanes, wrong), at,
-                )  # fmt: skip
-                good = np.broadcast_to(~(bad | skewed), start.shape)
-                lanes, start = machine.some(lanes, good), start[good]
-                seen = np.broadcast_to(seen, good.shape)[good]
-                if not len(lanes):
-                    return None
-                break
+        if bad.any() or skewed.any():
+            bad, skewed, seen = (np.broadcast_to(part, start.shape) for part in (bad, skewed, seen))
+            others = self._others(instruction, lanes, seen, nbytes)
+            for wrong, kind, why in (
+                (bad & ~others, "out_of_bounds", f"the thread has {self.bytes} bytes of local memory"),
+                (skewed & ~others, "misaligned", f"it is not a multiple of {nbytes}"),
+            ):
+                if wrong.any():
+                    at = int(seen[wrong][0])
+                    machine.report(
+                        kind, f"access of {nbytes} bytes at local address {at:#x}: {why}",
+                        instruction, machine.some(lanes, wrong), at,
+                    )  # fmt: skip
+                    break
+            good = ~(bad | skewed)
+            lanes, start, seen = machine.some(lanes, good), start[good], seen[good]
+            if not len(lanes):
+                return None
         site.bytes += nbytes * len(start)
         index = (start + seen) // nbytes
         self._follow(instruction, lanes, np.broadcast_to(seen, start.shape), index, nbytes, write)
         return lanes, index
+
+    def _others(
+        self, instruction: Instruction, lanes: np.ndarray | None, seen: np.ndarray, nbytes: int
+    ) -> np.ndarray:  # fmt: skip
+        """Report addresses in the local memory of other threads; return which are."""
+        slots = (self.slots if lanes is None else self.slots[lanes]).astype(np.int64)
+        whose, at = np.divmod(seen + slots, LOCAL_SLOT)
+        wrong = (whose != slots // LOCAL_SLOT) & (at + nbytes <= self.bytes) & (".local" not in instruction.opcode)
+        if wrong.any():
+            thread, address = int(whose[wrong][0]), int(at[wrong][0])
+            self.machine.report(
+                "dead_local",
+                f"access of {nbytes} bytes at local address {address:#x} of thread {thread}, which no other can reach",
+                instruction, self.machine.some(lanes, wrong), address,
+            )  # fmt: skip
+        return np.asarray(wrong)
 
     def _follow(
         self, instruction: Instruction, lanes: np.ndarray | None, seen: np.ndarray, index: np.ndarray, nbytes: int,

@@ -29,6 +29,9 @@ SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
 PARAM_WINDOW = 0x7D00_0000_0000
 WINDOW_BYTES = 1 << 32
+LOCAL_SLOT = 1 << 19
+"""Bytes of the local window for each thread of a block: a GPU gives all of them the same addresses, so that a pointer
+from another thread is not seen to be one."""
 POISON = 0xFF
 """What never written bytes hold: a NaN in every floating-point format, -1 in integers."""
 

@@ -37,9 +37,9 @@ def _give(machine: Machine, site: Site, lanes: np.ndarray, values: list[int]) ->
 def _read(machine: Machine, lane: int, address: int, nbytes: int) -> bytes:
     """Bytes at a generic address as far as they are mapped, without counting or judging the access."""
     if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
-        start = address - LOCAL_WINDOW
+        start = address - LOCAL_WINDOW - int(machine.local.slots[lane])
         data = machine.local.data[lane * machine.local.stride :][: machine.local.bytes]
-        return bytes(data[start : start + nbytes])
+        return bytes(data[start : start + nbytes]) if start >= 0 else b""
     if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
         return b""
     buffer = machine.memory.find(address)

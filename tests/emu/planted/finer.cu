@@ -307,3 +307,55 @@ extern "C" __global__ void lanes_past_24_are_added(const int *x, int *y) { butte
 
 //! right | block 24 | i32[24]=ones i32[24]=zeros
 extern "C" __global__ void lanes_past_24_are_dropped(const int *x, int *y) { butterfly_of_24<true>(x, y); }
+
+// Addresses of local arrays that reach other threads: by shared memory, by a shuffle, in a struct in global memory.
+enum Way { BOX, SHUFFLE, RECORD, POINTER_TO_POINTER };
+struct Record {
+    int *values;
+    int count;
+};
+template <Way WAY, bool SHARED>
+__device__ void an_array_for_others(int *y, Record *records) {
+    __shared__ int room[64][4];
+    __shared__ int *box;
+    const int t = threadIdx.x;
+    int own[4];
+    int *mine = SHARED ? room[t] : own;
+    for (int i = 0; i < 4; ++i) mine[i] = 10 * t + i;
+    if (WAY == BOX && t == 0) box = mine;
+    if (WAY == RECORD) records[t] = {mine, 4};
+    int *theirs = (int *)__shfl_sync(0xffffffffu, (unsigned long long)mine, t ^ 1);
+    __syncthreads();
+    if (WAY == BOX) theirs = box;
+    if (WAY == RECORD) theirs = records[63 - t].values;
+    if (WAY == POINTER_TO_POINTER) {
+        int **at = &theirs;
+        theirs = *at + 1;
+    }
+    y[t] = theirs[t & 1]; // BUG
+    __syncthreads();
+}
+
+//! dead_local | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void own_array_by_a_box(int *y, Record *r) { an_array_for_others<BOX, false>(y, r); } // BUG
+
+//! right | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void shared_array_by_a_box(int *y, Record *r) { an_array_for_others<BOX, true>(y, r); }
+
+//! dead_local | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void own_array_by_a_shuffle(int *y, Record *r) { an_array_for_others<SHUFFLE, false>(y, r); } // BUG
+
+//! right | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void shared_array_by_a_shuffle(int *y, Record *r) { an_array_for_others<SHUFFLE, true>(y, r); }
+
+//! dead_local | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void own_array_by_a_record(int *y, Record *r) { an_array_for_others<RECORD, false>(y, r); } // BUG
+
+//! right | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void shared_array_by_a_record(int *y, Record *r) { an_array_for_others<RECORD, true>(y, r); }
+
+//! dead_local | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void own_array_by_a_pointer_to_it(int *y, Record *r) { an_array_for_others<POINTER_TO_POINTER, false>(y, r); } // BUG
+
+//! right | block 64 | i32[64]=zeros u8[1024]=zeros
+extern "C" __global__ void shared_array_by_a_pointer_to_it(int *y, Record *r) { an_array_for_others<POINTER_TO_POINTER, true>(y, r); }

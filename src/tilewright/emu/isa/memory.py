@@ -278,7 +278,7 @@ def by_space(
             if name == "shared":
                 shared(addresses - low, offset)
             else:
-                elsewhere(addresses - low, offset, True)
+                elsewhere(addresses - low - machine.local.slots, offset, True)
         if rest.any():
             machine.set_mask(rest)
             elsewhere(addresses, offset, False)

@@ -113,6 +113,8 @@ def convert_address(machine: Machine, fields: dict[str, str]) -> Compute:
     shift = np.array([-window % (1 << 64) if fields["to"] else window], np.uint64)
     if not window:
         return lambda out, a: np.copyto(out, a)
+    if space == "local":
+        shift = shift - machine.local.slots if fields["to"] else shift + machine.local.slots
 
     def compute(out: np.ndarray, a: np.ndarray) -> None:
         np.add(a, shift, out=out)
