@@ -43,7 +43,7 @@ def test_a_model_of_transformers_gives_the_same_by_tilewright_and_is_given_back(
     assert not changes.left
     assert str(changes) == (
         "15 linear layers by tilewright\n2 gated feed-forwards fused\nrotary positions of 2 modules in one pass\n"
-        "attention by tilewright, 'sdpa' before"
+        "5 norms by torch's fused kernel\nattention by tilewright, 'sdpa' before"
     )
     with torch.no_grad(), tw.emulator() as emulator:
         found = [llama(ids, attention_mask=mask).logits for mask in (None, padding)]
@@ -197,5 +197,56 @@ def test_feeds_that_say_what_llamas_says_are_fused_and_given_back(monkeypatch):
     assert taken == ["silu"]
     assert seen == [1]
     changes.undo()
-    assert not {"forward", "_tilewright_gate"} & set(vars(model[0]))
+    assert "forward" not in vars(model[0])
     torch.testing.assert_close(model(x), right)
+
+
+class Norm(torch.nn.Module):
+    """As transformers' models have it."""
+
+    def __init__(self, size=32):
+        super().__init__()
+        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.randn(size)), 1e-5
+
+    def forward(self, hidden_states):
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+        return self.weight * hidden_states.to(input_dtype)
+
+
+class OnePlus(Norm):
+    def forward(self, hidden_states):
+        return (1.0 + self.weight) * super().forward(hidden_states)
+
+
+def test_norms_that_say_what_llamas_say_are_torchs_fused_one(monkeypatch):
+    taken = []
+    whole = torch.nn.functional.rms_norm
+    monkeypatch.setattr(torch.nn.functional, "rms_norm", lambda *given: taken.append(1) or whole(*given))
+    model = torch.nn.ModuleList([Norm(), OnePlus(), torch.nn.RMSNorm(32)])
+    changes = tt.accelerate(model)
+    assert changes.norms == ["0"]
+    assert "1 norms by torch's fused kernel" in str(changes)
+    x = torch.randn(3, 32, requires_grad=True)
+    right = Norm.forward(model[0], x)
+    torch.testing.assert_close(model[0](x), right)
+    seed = torch.randn(3, 32)
+    given = (x, model[0].weight)
+    torch.testing.assert_close(
+        torch.autograd.grad(model[0](x), given, seed), torch.autograd.grad(right, given, seed), rtol=1e-4, atol=1e-5
+    )
+    assert len(taken) == 2
+    assert model[0](x.bfloat16()).dtype == torch.float32, "two dtypes: as it is written"
+    with torch.autocast("cpu", torch.bfloat16):
+        model[0](x)
+    assert len(taken) == 2
+    changes.undo()
+    model[0](x)
+    assert len(taken) == 2
+    model[0].to(torch.bfloat16)
+    tt.accelerate(model)
+    half = x.detach().bfloat16()
+    torch.testing.assert_close(model[0](half), Norm.forward(model[0], half), rtol=0.02, atol=0.02)
+    assert model[0](half).dtype == torch.bfloat16

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MethodType
 from typing import Any
 
 import torch
@@ -186,45 +185,34 @@ def _is_gated(kind: Any) -> bool:
     return says(kind.forward, [["self", "x"]], _BODIES)
 
 
-def gate_of(module: nn.Module) -> str | None:
-    """The activation of a module that is a gated feed-forward of three `Linear`s without biases or promises; None for
-    any other."""
+def fused_feed(module: nn.Module) -> Any:
+    """A forward method by `gated_mlp`, for a module that is a gated feed-forward of three `Linear`s without biases or
+    promises; None for any other."""
     kind: Any = type(module)
-    if not _is_gated(kind) or "forward" in vars(module):
+    if not _is_gated(kind):
         return None
     layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     inner = getattr(module, "act_fn", None)
     if not all(type(one) is Linear and one.promises_nothing() for one in layers) or not isinstance(inner, nn.Module):
         return None
     name = _NAMES.get(type(inner).__name__, name_of(inner))
-    return name if name in ACTIVATIONS and not has_hooks(inner) else None
+    return _forward(name) if name in ACTIVATIONS and not has_hooks(inner) else None
 
 
-def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """The forward method of a module that was fused."""
-    layers = self.gate_proj, self.up_proj, self.down_proj
-    if not torch.compiler.is_compiling():
-        for one in layers:
-            if (
-                type(one) is not Linear or one._forward_hooks or one._forward_pre_hooks or one._backward_hooks
-                or one._backward_pre_hooks
-            ):  # fmt: skip
-                break
-        else:
-            return gated_mlp(x, layers[0].weight, layers[1].weight, layers[2].weight, self.__dict__[_GATE])
-    result: torch.Tensor = type(self).forward(self, x)
-    return result
+@lru_cache(maxsize=len(ACTIVATIONS))
+def _forward(activation: str) -> Any:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        layers = self.gate_proj, self.up_proj, self.down_proj
+        if not torch.compiler.is_compiling():
+            for one in layers:
+                if (
+                    type(one) is not Linear or one._forward_hooks or one._forward_pre_hooks or one._backward_hooks
+                    or one._backward_pre_hooks
+                ):  # fmt: skip
+                    break
+            else:
+                return gated_mlp(x, layers[0].weight, layers[1].weight, layers[2].weight, activation)
+        result: torch.Tensor = type(self).forward(self, x)
+        return result
 
-
-_GATE = "_tilewright_gate"
-
-
-def fuse_feed(module: nn.Module, activation: str) -> None:
-    """Let such a module's training run in one step. Copies do too; one out of a pickle runs its three layers."""
-    module.__dict__.update({_GATE: activation, "forward": MethodType(forward, module)})
-
-
-def part_feed(module: nn.Module) -> None:
-    """Take fuse_feed back."""
-    for name in (_GATE, "forward"):
-        module.__dict__.pop(name, None)
+    return forward

@@ -22,10 +22,12 @@ from ..attn.config import D_HEADS
 from ..errors import InvalidOperand, MissingDependency
 from ..words import Precision
 from .attention import attention
-from .gated import fuse_feed, gate_of, part_feed
+from .gated import fused_feed
 from .layer import DTYPES
 from .linear import OWN, Linear, replace_linears
-from .rotary import fuse_turn, part_turn, turns
+from .norm import fused_norm
+from .rotary import fused_turn
+from .said import give, take_back
 
 NAME = "tilewright"
 """What transformers knows the attention by."""
@@ -123,6 +125,8 @@ class Changes:
     """The names of gated feed-forwards that run by `gated_mlp` now."""
     turns: list[str] = field(default_factory=list)
     """The names of attention modules whose rotary positions are `rotary` now."""
+    norms: list[str] = field(default_factory=list)
+    """The names of norms that run by torch's fused kernel now."""
     attention: str | None = None
     """The model's attention before, where tilewright's took its place."""
     left: list[tuple[str, str]] = field(default_factory=list)
@@ -140,10 +144,8 @@ class Changes:
                 for own in OWN:
                     module.__dict__.pop(own, None)
                 module.__class__ = nn.Linear
-        for name in self.feeds:
-            part_feed(self.model.get_submodule(name))
-        for name in self.turns:
-            part_turn(self.model.get_submodule(name))
+        for name in (*self.feeds, *self.turns, *self.norms):
+            take_back(self.model.get_submodule(name))
         if self.attention is not None:
             cast(Any, self.model).set_attn_implementation(self.attention)
         self.model = None
@@ -154,6 +156,8 @@ class Changes:
             told.append(f"{len(self.feeds)} gated feed-forwards fused")
         if self.turns:
             told.append(f"rotary positions of {len(self.turns)} modules in one pass")
+        if self.norms:
+            told.append(f"{len(self.norms)} norms by torch's fused kernel")
         if self.attention is not None:
             told.append(f"attention by tilewright, {self.attention!r} before")
         for why, count in Counter(why for _, why in self.left).items():
@@ -171,8 +175,8 @@ def accelerate(
 
     where(name, module) chooses layers; precision, deterministic, batch_invariant: as `Linear` has them. Parameters,
     tied weights, hooks, the state dict and the model's results (but for rounding) stay. A feed-forward as Llama's runs
-    by `gated_mlp`, and rotary positions as transformers' by `rotary`. The returned Changes say what runs by tilewright
-    now, and why the rest does not; `Changes.undo()` takes all of it back.
+    by `gated_mlp`, rotary positions as transformers' by `rotary`, and norms as Llama's by torch's fused kernel. The
+    returned Changes say what was changed, and why the rest was not; `Changes.undo()` takes all of it back.
 
     Raises InvalidOperand for an unknown precision, or a model that is no torch.nn.Module.
     """
@@ -196,14 +200,14 @@ def accelerate(
             changes.left.append((name, f"{type(module).__name__} may compute something else than nn.Linear"))
         elif isinstance(module, nn.MultiheadAttention):
             changes.left.append((name, "nn.MultiheadAttention computes with its weights without calling a layer"))
-        elif (activation := gate_of(module)) is not None:
-            fuse_feed(module, activation)
-            changes.feeds.append(name)
-        elif turns(module):
-            fuse_turn(module)
-            changes.turns.append(name)
         elif type(module).__name__ == "Conv1D":  # of transformers: GPT-2 and its kin
             changes.left.append((name, "Conv1D keeps its weight turned round, and is no nn.Linear"))
+        if "forward" not in vars(module):
+            for fused, names in ((fused_feed, changes.feeds), (fused_turn, changes.turns), (fused_norm, changes.norms)):
+                if (forward := fused(module)) is not None:
+                    give(module, forward)
+                    names.append(name)
+                    break
     _change_attention(model, changes)
     return changes
 

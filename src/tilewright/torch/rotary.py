@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -141,16 +141,6 @@ def _turned_forward(forward: Any) -> FunctionType | None:
     return copy
 
 
-def turns(module: nn.Module) -> bool:
-    """Return whether the module's rotary positions can be `rotary`."""
-    return "forward" not in vars(module) and _turned_forward(type(module).forward) is not None
-
-
-def fuse_turn(module: nn.Module) -> None:
-    """Let such a module call `rotary`. Copies do too; one out of a pickle does as its class."""
-    module.__dict__["forward"] = MethodType(_turned_forward(type(module).forward), module)  # type: ignore[arg-type]
-
-
-def part_turn(module: nn.Module) -> None:
-    """Take fuse_turn back."""
-    module.__dict__.pop("forward", None)
+def fused_turn(module: nn.Module) -> Any:
+    """A forward method whose rotary positions are `rotary`, for a module that says them so; None for any other."""
+    return _turned_forward(type(module).forward)
