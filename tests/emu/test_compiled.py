@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright import emu
 from tilewright.emu import banks, coalesce, compiled
 from tilewright.emu.api import decoded
+from tilewright.emu.clock_loops import ClockLoops
 from tilewright.emu.clocks import ClockShadow
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
@@ -444,7 +445,7 @@ extern "C" __global__ void grow(float *out) {
 
 def test_the_loops_are_told_of_knowledge_that_has_grown_where_it_was(monkeypatch):
     """Memory that has been let go may be had again: that a table lies where one lay does not say that it is that."""
-    space, grow, tell, widths = np.zeros(1 << 16, np.int32), ClockShadow.make_room, ClockShadow._tables, []
+    space, grow, tell, widths = np.zeros(1 << 16, np.int32), ClockShadow.make_room, ClockLoops._tables, []
 
     def grow_in_place(self, columns):
         grow(self, columns)
@@ -455,11 +456,11 @@ def test_the_loops_are_told_of_knowledge_that_has_grown_where_it_was(monkeypatch
 
     def tell_and_look(self):
         told = tell(self)
-        widths.append((int(self._told[12]), self.known.shape[2]))
+        widths.append((int(self._told[12]), self.shadow.known.shape[2]))
         return told
 
     monkeypatch.setattr(ClockShadow, "make_room", grow_in_place)
-    monkeypatch.setattr(ClockShadow, "_tables", tell_and_look)
+    monkeypatch.setattr(ClockLoops, "_tables", tell_and_look)
     monkeypatch.delenv("TILEWRIGHT_EMULATOR_C", raising=False)
     tw.emulate(MANY_BARRIERS, "grow", grid=1, block=64, args=[np.zeros(64, np.float32)])
     assert len(set(widths)) == 2
