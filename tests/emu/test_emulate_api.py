@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import emu
-from tilewright.emu import memory
+from tilewright.emu import kept_patterns, memory
 from tilewright.emu.api import decoded
 from tilewright.emu.arguments import parse_argument
 from tilewright.emu.engine import Engine
@@ -277,6 +277,7 @@ def test_a_launch_leaves_nothing_to_the_garbage_collector(row):
     gc.disable()
     try:
         run_row(next(name for name in ROWS if name.startswith(row)))
+        kept_patterns.forget()
         assert not [one for one in parts() if id(one) not in before]
     finally:
         gc.enable()

@@ -26,6 +26,7 @@ from .global_port import GlobalPort
 from .global_races import GlobalRaces
 from .hazards import Reporter
 from .isa.registry import Step
+from .kept_patterns import leave, take
 from .local_memory import LocalMemory
 from .make_shadow import make_shadow
 from .mbarriers import Mbarriers
@@ -129,6 +130,7 @@ class Machine(MachineOperands):
         self.specials = special_registers(self)
         total = self._dynamic_start() + task.shared_bytes if task.shared_bytes else program.static_shared
         self.shared = SharedMemory(self, total, program.shared_granule)
+        trace.patterns = take(self)
         self.local = LocalMemory(self, program.local_bytes)
         self.meetings = Meetings(self.lanes // 32)
         """When lanes of the warps came together."""
@@ -421,6 +423,7 @@ class Machine(MachineOperands):
     def take_apart(self) -> None:
         """Let go of everything: steps and what they are bound to refer to one another, thousands of objects and all
         the memory of the blocks, which else the garbage collector has to find."""
+        leave(self)
         if self.straight:
             self.straight.share()
         for track in self.races.tracks if self.races else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,9 @@ PEER = 1 << 24
 """A shared address of a peer in the cluster is its rank plus 1 times this, plus the address within that block."""
 _ACCESS = {"read": "load", "write": "store", "atomic": "store", "copy": "copy"}
 """Kind of access -> what emu/banks.py calls it."""
+
+
+_batches = count()
 
 
 class SharedPattern:
@@ -121,7 +125,8 @@ class SharedMemory:
         """Of each byte of a block whether it lies between two arrays, where that is looked for."""
         if machine.program.red_zones:
             self.zones = machine.program.between_arrays(nbytes)
-        self.batch = 0
+        self.batch = next(_batches)
+        """A number that no other batch of this process has."""
         self._counts: dict[tuple[str, int, bytes, bytes | None], tuple[int, int, int]] = {}
 
     def reset(self) -> None:
@@ -133,7 +138,7 @@ class SharedMemory:
             start = program.shared[name] // self.granule
             part = self.initialised.reshape(self.machine.ctas, -1)
             part[:, start : start + program.shared_sizes[name] // self.granule] = True
-        self.batch += 1
+        self.batch = next(_batches)
 
     def locate(
         self,

@@ -142,8 +142,8 @@ class Site:
 
     __slots__ = ("bytes", "fresh", "ideal", "patterns", "requests", "sectors", "wavefronts")
 
-    def __init__(self) -> None:
-        self.patterns: list[Any] = []
+    def __init__(self, patterns: list[Any]) -> None:
+        self.patterns = patterns
         self.fresh = 0
         """Accesses since one had the addresses of an earlier one."""
         self.requests = self.sectors = self.wavefronts = self.ideal = self.bytes = 0
@@ -166,10 +166,15 @@ class Trace:
         self.guarded = np.zeros(instructions, np.int64)
         """Threads whose guard held, of each guarded instruction."""
         self.sites: dict[int, dict[str, Site]] = {}
+        self.patterns: dict[tuple[int, str], Any] = {}
+        """Of each site the address patterns it was seen with."""
 
     def site(self, index: int, traffic: str) -> Site:
         """The site of an instruction for one kind of traffic, made when first asked for."""
-        return self.sites.setdefault(index, {}).setdefault(traffic, Site())
+        sites = self.sites.setdefault(index, {})
+        if traffic not in sites:
+            sites[traffic] = Site(self.patterns.setdefault((index, traffic), []))
+        return sites[traffic]
 
     def counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         """Sum up. `sources` names the files."""

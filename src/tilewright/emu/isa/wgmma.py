@@ -84,7 +84,8 @@ class InShared:
         self.mn, self.kind, self.across = mn, kind, across
         self.size, self.fours = SIZE[kind], fours
         self.bits = machine.source(instruction, operand, "u64")
-        self._known: dict[bytes, SharedPattern | None] = {}
+        self._known: dict[bytes, SharedPattern | None]
+        self._known = machine.trace.patterns.setdefault((instruction.index, "B" if fours else "A"), {})
         self._matrices: dict[SharedPattern, Matrices] = {}
 
     def read(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
