@@ -58,6 +58,8 @@ class ClockShadow(Knowledge):
         self.products = ProductClocks(self) if machine.products else None
         self.bulk = BulkClocks(self)
         self.words = words_of(machine.program)
+        self.narrow = np.array([word.narrow for word in self.words])
+        """Instructions whose scope is their own block."""
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine, self.messages)
         """Judges lanes of one warp, while what they may tell one another can be followed."""
@@ -152,6 +154,7 @@ class ClockShadow(Knowledge):
             return
         own = known[np.arange(len(warps)), warps]
         columns = np.broadcast_to(warps[:, None], granules.shape)
+        narrow = self.narrow[self.by["atomic"][granules]] | self.narrow[pattern.instruction.index]
         table = self.written if writing else self.read if kind == "read" else self.updated
         table[granules, columns] = own[:, None]
         self.noted[granules] = True
@@ -160,6 +163,8 @@ class ClockShadow(Knowledge):
             self.by["write"][granules] = pattern.instruction.index
             # Two warps that write one granule in this very step.
             self._compare(pattern, self.written, known, lanes, warps, addresses, "write")
+        if kind == "atomic" and narrow.any() and self.machine.cluster_size > 1:
+            self._scopes(pattern, narrow, known, lanes, warps, addresses)
         if kind == "copy":
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
@@ -210,6 +215,21 @@ class ClockShadow(Knowledge):
         other = self.machine.program.instructions[int(self.by[name][granule])]
         other_kind = name if not other.opcode.startswith("cp.") else "copy" if name == "write" else "bulk_read"
         self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp, race)
+
+    def _scopes(
+        self, pattern: SharedPattern, narrow: np.ndarray, known: np.ndarray, lanes: np.ndarray, warps: np.ndarray,
+        addresses: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Atomics of two blocks race where the scope of one (`narrow`, by granule) is its own block."""
+        per = self.machine.warps_per_cta
+        newer = (self.updated[pattern.granules] > known[:, None, :]) & narrow[:, :, None]
+        newer &= (np.arange(self.warps) // per != (warps // per)[:, None])[:, None, :]
+        if newer.any():
+            row, _, other_warp = (int(v) for v in np.argwhere(newer)[0])
+            where = lanes[newer.any(axis=(1, 2))], int(addresses[row])
+            verb = "atomic of .cta scope"
+            fault = "a scope of .cluster or wider for both, or an order between them"
+            self.report_race(pattern, *where, verb, pattern.instruction, "atomic", other_warp, fault=fault)
 
     def _one_value(self, pattern: SharedPattern, newer: np.ndarray) -> np.ndarray:
         """Return at which granules [rows, k] that others have written a store leaves their value as it is."""

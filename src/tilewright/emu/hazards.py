@@ -147,6 +147,13 @@ class Hazard:
             return "allowed"
         return "warning" if self.kind in WARNINGS and not self.strict else "error"
 
+    @property
+    def hint(self) -> str:
+        """Return what to try."""
+        if self.kind == "shared_race" and "missing" in self.details:
+            return "Put what is missing between the two: __syncthreads() does not reach the cluster's other blocks."
+        return KINDS[self.kind]
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict."""
         return {key: value for key, value in asdict(self).items() if key != "strict"} | {"level": self.level}
@@ -162,7 +169,7 @@ class Hazard:
         for name, value in self.details.items():
             shown = "".join(f"\n    {item}" for item in value) if isinstance(value, list | tuple) else f" {value}"
             text += f"\n  {name.replace('_', ' ')}:{shown}"
-        return f"{text}\n  Try: {KINDS[self.kind]}"
+        return f"{text}\n  Try: {self.hint}"
 
 
 def lane_ranges(lanes: tuple[int, ...]) -> str:

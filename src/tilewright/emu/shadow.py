@@ -192,8 +192,9 @@ class Shadow:
         other_kind: str,
         other_warp: int,
         name: str = "shared_race",
+        fault: str = "",
     ) -> None:
-        """Two warps at one byte."""
+        """Two warps at one byte. `fault`: what is missing, if it is no order."""
         machine = self.machine
         what = WORDS.get(other_kind, other_kind)
         what = f"{'an' if what[0] == 'a' else 'a'} {what}"
@@ -204,7 +205,7 @@ class Shadow:
             whose = f"{other_warp} of block {rank} of the cluster"
             if rank != machine.cta_of_lane[lanes[0]] % machine.cluster_size:
                 missing["missing"] = (
-                    "barrier.cluster, or an arrival at an mbarrier and its wait, both of .cluster scope"
+                    fault or "barrier.cluster, or an arrival at an mbarrier and its wait, both of .cluster scope"
                 )
         same = " (the same instruction)" if other is pattern.instruction else ""
         value = ", both of one value" if name == "flag_race" else ""

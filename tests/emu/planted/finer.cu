@@ -359,3 +359,24 @@ extern "C" __global__ void own_array_by_a_pointer_to_it(int *y, Record *r) { an_
 
 //! right | block 64 | i32[64]=zeros u8[1024]=zeros
 extern "C" __global__ void shared_array_by_a_pointer_to_it(int *y, Record *r) { an_array_for_others<POINTER_TO_POINTER, true>(y, r); }
+
+// A counter in another block's shared memory, by atomics of one scope or another.
+template <cuda::thread_scope SCOPE>
+__device__ void count_in_the_first_block(int *y) {
+    __shared__ int n;
+    unsigned rank, far;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(far) : "r"(at(&n)));
+    if (threadIdx.x == 0) n = 0;
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if (SCOPE == cuda::thread_scope_block) asm volatile("red.relaxed.cta.shared::cluster.add.u32 [%0], 1;" ::"r"(far) : "memory"); // BUG
+    else asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], 1;" ::"r"(far) : "memory");
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if (rank == 0 && threadIdx.x == 0) *y = n;
+}
+
+//! shared_race | grid 2 | cluster 2 | block 64 | i32[1]=zeros
+extern "C" __global__ void counted_in_the_scope_of_a_block(int *y) { count_in_the_first_block<cuda::thread_scope_block>(y); } // BUG
+
+//! right | grid 2 | cluster 2 | block 64 | i32[1]=zeros
+extern "C" __global__ void counted_in_the_scope_of_a_cluster(int *y) { count_in_the_first_block<cuda::thread_scope_device>(y); }
