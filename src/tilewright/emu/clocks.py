@@ -100,6 +100,8 @@ class ClockShadow(Knowledge):
             self.alone.check(pattern, *self._where(pattern))
         if kind in ("bulk_write", "tensor") and not word.updates and self.loops.bulk(pattern):
             return
+        if self.messages and self.messages.loose and kind == "read" and word.strength == PLAIN:
+            self.messages.check(pattern)
         if kind in ("read", "write") and word.strength == PLAIN and not word.updates and self.loops.plain(pattern):
             if self.messages and kind == "write":
                 self.messages.tell_plainly(*self._places(pattern))

@@ -2,8 +2,9 @@
 
 The vector clocks of clocks.py, handed on at places in global or shared memory: a strong store or an atomic hands on
 what its warp knew at its last fence (or, if it is a release, knows now), a strong load or an atomic whose old value is
-used takes that over. Of the reader no fence is asked. Beside what is known stands what would be if no fence were
-missing. To the other blocks of a cluster only fences, releases and acquires of a scope that reaches them say anything.
+used takes that over. Beside what is known stands what would be if no fence were missing. Of the reader a fence is asked
+too: plain loads of shared memory that lack it are a warning. To the other blocks of a cluster only fences, releases and
+acquires of a scope that reaches them say anything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .uses import reaches
 if TYPE_CHECKING:
     from .clocks import ClockShadow
     from .program import Code
+    from .shared_memory import SharedPattern
 
 PLAIN, VOLATILE, STRONG, ATOMIC = range(4)
 SEVERAL = -1
@@ -45,6 +47,8 @@ class Word:
     """It stores what was read at the same place, changed, and is no atomic."""
     narrow: bool = False
     """Its scope is its own block."""
+    acquires: bool = False
+    """It is a fence for what comes after."""
     asks: bool = True
     """It may be a flag: no volatile load that nothing is compared with."""
 
@@ -63,16 +67,17 @@ def _word_of(instruction: Instruction, program: Code) -> Word:
     if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
         return _NOTHING
     releases, narrow = bool({"release", "acq_rel"} & set(parts)), "cta" in parts
+    acquires = bool({"acquire", "acq_rel"} & set(parts))
     if head in ("atom", "red"):
         to = instruction.operands[:1] if head == "atom" else ()
         items = [item for operand in to for item in (operand.items if isinstance(operand, Vector) else (operand,))]
         used = any(isinstance(item, Register) and item in program.readers for item in items)
-        return Word(ATOMIC, used, True, releases, narrow=narrow)
+        return Word(ATOMIC, used, True, releases, narrow=narrow, acquires=acquires)
     strength = STRONG if {"relaxed", "acquire", "release", "mmio"} & set(parts) else PLAIN
     strength = VOLATILE if "volatile" in parts else strength
     if head == "ld" or strength == PLAIN:
         asks = strength != VOLATILE or reaches(program, instruction.index, COMPARING)
-        return Word(strength, strength > PLAIN, narrow=narrow, asks=asks)
+        return Word(strength, strength > PLAIN, narrow=narrow, acquires=acquires, asks=asks)
     return Word(strength, False, True, releases, own_load(program, instruction) is not None, narrow)
 
 
@@ -115,6 +120,8 @@ class Messages:
         """The same of fences that reach the other blocks of its cluster."""
         self.heard = np.zeros_like(self.shadow.order)
         """What each warp would know of warps if no fence were missing."""
+        self.loose: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
+        """(cluster, warp) -> what it knew before it heard something with no fence since, and when that was."""
         self.places: dict[Hashable, Told] = {}
         """(cluster, place) -> what was told there."""
         lanes = self.shadow.machine.lanes
@@ -140,6 +147,7 @@ class Messages:
                 self.fenced = np.pad(self.fenced, ((0, 0), (0, 0), (0, more)))
                 self.far = np.pad(self.far, ((0, 0), (0, 0), (0, more))) if apart else self.fenced
             self.fenced[cluster, warp] = known
+            self.loose.pop((cluster, warp), None)
             if not narrow:
                 self.far[cluster, warp] = known
             self.shadow.step_on(cluster, warp)
@@ -163,8 +171,49 @@ class Messages:
         known, heard, near, cta = self.places.setdefault((cluster, place), _NOTHING_TOLD)
         if near is not None and (word.narrow or cta == self._block(warp)):
             known = near if cta == self._block(warp) else _NOTHING_TOLD.known
+        if word.acquires:
+            self.loose.pop((cluster, warp), None)
+        elif (cluster, warp) not in self.loose and (known > self.shadow.known[cluster, warp, : len(known)]).any():
+            before = self.shadow.order[cluster, warp].copy()
+            self.loose[cluster, warp] = before, self.shadow.machine.meetings.time
         for mine, news in ((self.shadow.known[cluster, warp], known), (self.heard[cluster, warp], heard)):
             np.maximum(mine[: len(news)], news, out=mine[: len(news)])
+
+    def check(self, pattern: SharedPattern) -> None:
+        """Report plain loads of what a flag alone has told of, with no fence, acquire or meeting of the warp since."""
+        shadow, met = self.shadow, self.shadow.machine.meetings
+        for key, (_, time) in list(self.loose.items()):
+            if met.last[key[0] * shadow.warps + key[1]] > time:
+                del self.loose[key]
+        if not self.loose:
+            return
+        lanes = shadow.every if pattern.lanes is None else pattern.lanes
+        cluster, warps = shadow.place(lanes)
+        for (number, warp), (before, _) in self.loose.items():
+            rows = np.flatnonzero((cluster == number) & (warps == warp))
+            wrote = shadow.written[pattern.granules[rows]]
+            late = (wrote > before) & (wrote <= shadow.order[number, warp])
+            late[:, :, warp] = False
+            if late.any():
+                row, k, other = (int(v) for v in np.argwhere(late)[0])
+                self._report_loose(pattern, lanes[rows[late.any(axis=(1, 2))]], int(rows[row]), k, other)
+                return
+
+    def _report_loose(self, pattern: SharedPattern, lanes: np.ndarray, row: int, k: int, warp: int) -> None:
+        machine = self.shadow.machine
+        other = machine.program.instructions[int(self.shadow.by["write"][pattern.granules[row, k]])]
+        at = int(np.broadcast_to(pattern.addresses, len(pattern.granules))[row])
+        machine.report(
+            "acquire_missing",
+            f"a read of {pattern.nbytes} bytes at shared address {at:#x}; a write by warp "
+            f"{warp % machine.warps_per_cta}, and a flag that told of it, but no fence after that",
+            pattern.instruction, lanes, at,
+            {
+                "other_access": machine.reporter.sources.where(other),
+                "missing": "a __threadfence_block() (or an acquire) between the flag that told of it and this read",
+            },
+            other,
+        )  # fmt: skip
 
     def tell(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
         """Lanes write places, one after another: over what was told there, or, by an atomic, besides that."""

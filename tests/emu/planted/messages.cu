@@ -230,7 +230,7 @@ extern "C" __global__ void warps_of_a_block_with_a_fence(int *flag, int *data) {
 }
 
 // A flag in shared memory.
-template <bool FENCE> __device__ void mail_in_shared_memory(int *out) {
+template <bool FENCE, bool READER_TOO> __device__ void mail_in_shared_memory(int *out) {
     __shared__ volatile int ready;
     __shared__ int mail[32];
     if (threadIdx.x == 0) ready = 0;
@@ -242,15 +242,19 @@ template <bool FENCE> __device__ void mail_in_shared_memory(int *out) {
         if (threadIdx.x == 0) ready = 1; // BUG
     } else {
         while (!ready) {} // BUG
+        if (READER_TOO) __threadfence_block();
         out[threadIdx.x - 32] = mail[threadIdx.x - 32]; // BUG
     }
 }
 
 //! shared_race | block 64 | i32[32]=zeros
-extern "C" __global__ void a_volatile_flag_without_a_fence(int *out) { mail_in_shared_memory<false>(out); }
+extern "C" __global__ void a_volatile_flag_without_a_fence(int *out) { mail_in_shared_memory<false, true>(out); }
+
+//! acquire_missing | block 64 | i32[32]=zeros
+extern "C" __global__ void a_volatile_flag_with_one_fence(int *out) { mail_in_shared_memory<true, false>(out); }
 
 //! right | block 64 | i32[32]=zeros
-extern "C" __global__ void a_volatile_flag_with_a_fence(int *out) { mail_in_shared_memory<true>(out); }
+extern "C" __global__ void a_volatile_flag_with_fences(int *out) { mail_in_shared_memory<true, true>(out); }
 
 //! right | grid 2 | block 96 | i32[192]=arange i32[192]=zeros i32[1]=zeros
 extern "C" __global__ void places_from_a_counter(const int *in, int *out, int *count) {
