@@ -33,6 +33,7 @@ const colour = (series: number) => `var(--c${series % 6})`;
 const letters = (word: string) => word.length + (word.match(/[mw]/gi)?.length ?? 0) / 2; // these are half as wide again
 const longest = (words: string[]) => Math.max(0, ...words.map(letters)) * LETTER;
 const percent = (share: number) => `${Math.round(100 * share)}%`;
+const asFast = (share: number) => Math.round(100 * share) >= 100; // as its cell says
 
 /** Rows with names: on the left, or above each row where they would take more than a share of the width. */
 function named(names: string[], width: number, share = 0.3) {
@@ -79,7 +80,7 @@ function together(labels: Label[]): Label[] {
     y: group.reduce((sum, one) => sum + one.y, 0) / group.length,
     words: inShort(group.map((one) => one.words).sort()),
   });
-  const near = (a: Label, b: Label) => Math.abs(a.x - b.x) < 30 && Math.abs(a.y - b.y) < 12;
+  const near = (a: Label, b: Label) => Math.abs(a.x - b.x) < 10 && Math.abs(a.y - b.y) < 12;
   for (let i = 1; i < groups.length; i++) {
     const j = groups.slice(0, i).findIndex((group) => near(whole(group), whole(groups[i]!)));
     if (j < 0) continue;
@@ -91,9 +92,13 @@ function together(labels: Label[]): Label[] {
 
 /** Names in their order, three and more that follow each other as "f05 to f11". */
 function inShort(names: string[]): string {
-  const numbers = names.map((name) => Number(name.slice(1)));
-  const follow = names.length > 2 && numbers.every((number, n) => n === 0 || number === numbers[n - 1]! + 1);
-  return follow ? `${names[0]} to ${names.at(-1)}` : names.join(", ");
+  const runs: string[][] = [];
+  for (const name of names) {
+    const run = runs.at(-1);
+    if (run && Number(name.slice(1)) === Number(run.at(-1)!.slice(1)) + 1) run.push(name);
+    else runs.push([name]);
+  }
+  return runs.map((run) => (run.length > 2 ? `${run[0]} to ${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
 function plot({ x, y, dots, lines }: Dots, width: number): Plot.PlotOptions {
@@ -161,7 +166,7 @@ function heat({ columns, rows }: Heat, width: number): Plot.PlotOptions {
     opacity: { type: "identity" },
     marks: [
       Plot.cell(cells, {
-        x: "c", y: "n", fill: ({ share }) => colour(share >= 1 ? 2 : 0), fillOpacity: ({ share }) => (share >= 1 ? 0.6 : 0.08 + 0.72 * share ** 1.5),
+        x: "c", y: "n", fill: ({ share }) => colour(asFast(share) ? 2 : 0), fillOpacity: ({ share }) => (asFast(share) ? 0.6 : 0.08 + 0.72 * share ** 1.5),
         title: "words", inset: 1, rx: 3,
       }),
       Plot.text(cells, { x: "c", y: "n", text: ({ share }) => percent(share), fontSize: 11, fill: "var(--ink)", pointerEvents: "none" }),

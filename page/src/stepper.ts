@@ -6,7 +6,7 @@ import { fragments, owners } from "./registers";
 import { swizzle, type Kind } from "./rules";
 import { bankGrid } from "./shared";
 import type { State } from "./state";
-import { pipeline } from "./timeline";
+import { pipeline, placeOf } from "./timeline";
 import { barriersAt, kindOf, lanesOf, type Access, type Trace } from "./trace";
 
 const SKIPS: [value: string, words: string, test: RegExp][] = [
@@ -211,7 +211,11 @@ export class Stepper {
     const intro = h("p", { class: "idea" }, h("b", {}, nameOf(trace.rung)), `: ${trace.teaches}. `,
       h("span", { class: "faint-text" }, `${trace.problem}, ${trace.dtype}, config ${trace.config}; ${plural(trace.warps, "warp")} in the block.`));
     const title = trace.regions.length ? "Pipeline: light is under way, full is there, the thin line is being read" : "Its steps";
-    const pipe = panel(`${title}; a click goes there`, scrolled(pipeline(trace, step, (at) => this.go(at))));
+    const line = scrolled(pipeline(trace, step, (at) => this.go(at)));
+    requestAnimationFrame(() => { // where the drawing is wider than its place, the step stays in sight
+      line.scrollLeft = line.scrollWidth * placeOf(trace, step) - line.clientWidth / 2;
+    });
+    const pipe = panel(`${title}; a click goes there`, line);
     return [intro, head, pipe, h("div", { class: "panels", tabindex: 0, role: "group", "aria-label": "Pictures of the step; arrow keys step" }, ...made)];
   }
 

@@ -13,10 +13,15 @@ const MARKS: [row: string, test: RegExp][] = [
   ["stores", /^(st\.global|cp\.async\.bulk\.tensor.*\.global\.shared)/],
 ];
 
+const across = (trace: Trace, event: number) => LABEL + ((WIDTH - LABEL - 8) * event) / trace.events.length;
+
+/** Where a step is in the drawing, as a share of its width. */
+export const placeOf = (trace: Trace, step: number) => across(trace, step + 0.5) / WIDTH;
+
 /** A drawing in which a click goes to a step. */
 export function pipeline(trace: Trace, step: number, go: (step: number) => void): SVGElement {
   const count = trace.events.length;
-  const x = (event: number) => LABEL + ((WIDTH - LABEL - 8) * event) / count;
+  const x = (event: number) => across(trace, event);
   const rows = trace.regions.length;
   const body: SVGElement[] = [];
   trace.regions.forEach(([name, start, bytes], region) => {

@@ -96,6 +96,17 @@ def test_a_point_lies_where_its_axes_put_it(visit, charts):
     assert "f05 to f11" in chart(page, wanted["title"]).locator("text").all_text_contents(), (
         "labels that meet become one"
     )
+    told = chart(page, "bf16 rungs under the roofs").locator("text").all_text_contents()
+    assert {"h12 to h16, h18", "h17"} <= set(told), "a point aside keeps its own"
+
+
+def test_a_cell_that_says_100_percent_is_green(visit, charts):
+    page = visit()
+    for heading in ("fp32 rungs by size", "bf16 rungs by size", "fp16 rungs by size"):
+        cells = chart(page, heading).locator("rect[fill-opacity='0.6']")
+        (wanted,) = (one for one in charts if one["title"] == heading)
+        shares = [share for _, row in wanted["rows"] for share in row if share is not None]
+        assert cells.count() == sum(share >= 0.995 for share in shares)
 
 
 @pytest.mark.parametrize(

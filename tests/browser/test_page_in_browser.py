@@ -238,10 +238,23 @@ def test_what_scrolls_on_a_phone_can_be_reached_by_the_keyboard(visit):
       .filter(e => e.tabIndex < 0).map(e => e.outerHTML.slice(0, 80))"""
     assert page.evaluate(unreached) == []
     ring = page.locator(f"{STEPPER} .scroll").first
+    before = ring.evaluate("e => e.scrollLeft")
     ring.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('#stepper .scroll').scrollLeft > 0")
+    page.wait_for_function("before => document.querySelector('#stepper .scroll').scrollLeft > before", arg=before)
     assert "step=40" in page.url, "arrow keys scroll there"
+
+
+def test_the_step_stays_in_sight_where_the_pipeline_is_wider_than_a_phone(visit):
+    page = visit("k=h15-stages3&step=0", viewport=PHONE)
+    last = page.get_attribute(f"{STEPPER} input[name=step]", "max")
+    page.locator(f"{STEPPER} input[name=step]").fill(last)
+    in_sight = """() => {
+      const box = one => document.querySelector(`#stepper ${one}`).getBoundingClientRect();
+      const [now, place] = [box('.timeline .now'), box('.scroll')];
+      return now.left >= place.left && now.right <= place.right;
+    }"""
+    page.wait_for_function(in_sight)
 
 
 def test_the_swizzle_is_shown_before_and_after(visit):

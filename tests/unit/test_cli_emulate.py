@@ -45,6 +45,20 @@ def test_arguments_by_name_in_any_order_and_a_reference(axpy, tmp_path):
     assert (np.load(tmp_path / "x.npy") == np.arange(256)).all()
 
 
+def test_the_only_kernel_of_a_file_needs_no_name(tmp_path, monkeypatch, capsys):
+    (tmp_path / "axpy.cu").write_text(AXPY)
+    (tmp_path / "two.cu").write_text(AXPY + AXPY.replace("axpy", "other"))
+    status = []
+    for name in ("axpy.cu", "two.cu"):
+        fixed = ["tilewright", "emulate", str(tmp_path / name), "--grid", "2", "--block", "128", *NAMED]
+        monkeypatch.setattr(sys, "argv", fixed)
+        with pytest.raises(SystemExit) as left:
+            main()
+        status.append(left.value.code)
+    assert status == [0, 2]
+    assert "2 kernels (axpy, other)" in capsys.readouterr().err
+
+
 def test_jobs_that_cannot_be_shared_out_say_why(axpy):
     status, out, err = axpy(*NAMED, "--jobs", "2")
     assert (status, out.split("\n")[0]) == (0, "No fault.")

@@ -112,6 +112,9 @@ def test_help_has_examples(run, command):
         (("banks", "--element", "i", "--stride", "4"), "omit"),
         (("banks", "--element", "lane"), "not whole numbers and i"),
         (("banks", "--swizzle", "1,2"), "(3, 3, 3)"),
+        (("explain", "attention"), "--attention 4x32/8x4096x128"),
+        (("roofline", "4096x4096x64"), "--shape 4096x4096x64"),
+        (("report", "nothing"), "Suites: attention-backward"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ def test_links_of_the_pages_lead_to_files_and_headings():
         for name, fragment in re.findall(r"\]\((?!https?:)([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
             target = DOCS / name if name else page
             assert target.exists(), (page.name, name)
+            assert DOCS in target.resolve().parents, f"{page.name}: the site has no {name}"
             if fragment:
                 headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
                 assert fragment in map(anchor, headings), (page.name, name, fragment)

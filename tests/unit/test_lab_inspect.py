@@ -14,6 +14,7 @@ from tilewright.jit import compile_source
 from tilewright.lab import sass
 from tilewright.lab.sass import Instruction
 from tilewright.lab.sass_facts import GROUPS, address_registers, distances, group_of, reads_and_writes
+from tilewright.lab.starters import new_kernel
 
 SCALE = """extern "C" __global__ void __launch_bounds__(128) scale(float* x, float a) {
   __shared__ float tile[128];
@@ -117,6 +118,35 @@ def test_what_a_kernel_copies_and_multiplies_with_is_seen(rung, there, missing):
     seen = tw.lab.inspect(rung).seen
     assert all(seen[name] for name in there)
     assert not any(seen[name] for name in missing)
+
+
+@pytest.fixture
+def no_disassembler(monkeypatch):
+    def find():
+        raise MissingDependency("nvdisasm is not here. Install it with: pip install nvidia-cuda-nvdisasm")
+
+    monkeypatch.setattr(sass, "find_disassembler", find)
+
+
+@pytest.mark.usefixtures("no_disassembler")
+def test_without_a_disassembler_the_compilers_report_and_occupancy_stay(tmp_path):
+    found = tw.lab.inspect("f09")
+    assert (found.registers > 100, found.boards[0].limiter, found.main_loop) == (True, "registers", None)
+    for shown in (found, tw.lab.inspect_diff("f08", "f09")):
+        assert "registers" in str(shown)
+        assert "pip install nvidia-cuda-nvdisasm" in shown._repr_html_()
+        assert "missing" not in str(shown)  # nobody looked
+    (tmp_path / "k.cubin").write_bytes(compile_source(SCALE, entry="scale", arch="sm_80").cubin)
+    with pytest.raises(MissingDependency):  # whose spills are counted in the code
+        tw.lab.inspect(tmp_path / "k.cubin")
+
+
+def test_the_main_loop_of_a_kernel_that_only_copies_is_the_one_that_loads_most(tmp_path):
+    new_kernel(tmp_path / "mine.cu")
+    found = tw.lab.inspect(tmp_path / "mine.cu")
+    loads = [part.groups.get("global loads", 0) for part in found.parts[1:]]
+    assert found.main_loop is not None
+    assert found.main_loop.groups["global loads"] == max(loads) > min(loads)
 
 
 def test_two_rungs_stand_side_by_side():

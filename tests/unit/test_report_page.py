@@ -101,6 +101,21 @@ def test_bars_are_the_figures_of_the_records(page):
     assert drawn == [record["result"]["ratio"] for record in read_records(RESULTS / "fp32-ladder-H200.json")]
 
 
+def test_stalls_are_in_climbing_order_each_rung_once_and_short_bars_have_a_chart_of_their_own(page):
+    titles = [title for title in charts(page) if title.startswith("Stalls of")]
+    assert len(titles) == 5
+    for title in titles:
+        rungs = [row["label"] for row in charts(page)[title]["rows"]]
+        assert rungs == sorted(set(rungs))
+    assert charts(page)["Stalls of f05 and above"]["rows"][0]["label"] == "f05_tile2d"
+
+
+def test_an_empty_cell_is_explained(page):
+    empty = [title for title, chart in charts(page).items() if chart["kind"] == "heat"
+             and any(None in shares for _, shares in chart["rows"])]  # fmt: skip
+    assert page.count("Empty: not measured.") == len(empty)
+
+
 def test_the_hardwares_count_and_the_emulators_stand_together(page):
     words = [row["text"] for row in charts(page)["Sectors per global load"]["rows"]]
     (f01,) = (r for r in read_records(RESULTS / "counters-H200.json") if r["case"]["rung"] == "f01_naive")

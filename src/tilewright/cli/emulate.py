@@ -24,7 +24,9 @@ EXAMPLE = (
 
 def emulate(
     file: Annotated[Path, typer.Argument(help="CUDA C++ or PTX.", exists=True, dir_okay=False)],
-    entry: Annotated[str, typer.Option(help="The kernel's name: scale, or 'scale<float, 4>'.")],
+    entry: Annotated[
+        str, typer.Option(help="The kernel's name: scale, or 'scale<float, 4>'. Default: the file's only one.")
+    ] = "",
     grid: Annotated[str, typer.Option(help="Blocks: x or x,y or x,y,z.")] = "1",
     block: Annotated[str, typer.Option(help="Threads per block: x or x,y or x,y,z.")] = "32",
     cluster: Annotated[str | None, typer.Option(help="Blocks per cluster: x or x,y or x,y,z.")] = None,
@@ -99,6 +101,7 @@ def emulate(
     from ..emu.own_kernel import load
     from ..emu.reference import Reference
     from ..lab.record import check_writable, json_result, write_text
+    from ..lab.subject import only_kernel
     from ..report.ci import junit, sarif
     from .emulated import Given, outcome_of, print_outcome
 
@@ -119,13 +122,14 @@ def emulate(
         given = Given.of(arg or (), seed)
         started = time.perf_counter()
         with json_result(json_file) as write:
-            names = given.named_by(load(file, entry, gpu, options["include"], options["options"]).names)
-            outcome = outcome_of(file, entry, given.values, options, names, references, tolerance)
+            name = entry or only_kernel(file)
+            names = given.named_by(load(file, name, gpu, options["include"], options["options"]).names)
+            outcome = outcome_of(file, name, given.values, options, names, references, tolerance)
             if sarif_file is not None:
                 write_text(sarif_file, sarif(file, [*outcome.hazards, *outcome.allowed], outcome.wrong))
             if junit_file is not None:
                 seconds = time.perf_counter() - started
-                write_text(junit_file, junit(file, entry, outcome.faults, outcome.wrong, seconds))
+                write_text(junit_file, junit(file, name, outcome.faults, outcome.wrong, seconds))
             print_outcome(outcome, names, is_judged=bool(references), folder=save_args)
             write(outcome.to_dict())
             if not outcome.is_right:

@@ -61,6 +61,8 @@ def explain(
     if shape is not None:
         if (attention, size, m, n, k, batch) != (None,) * 5 + (1,):
             raise InvalidOperand(f"{shape} names all sizes: omit --size, --m, --n, --k, --batch and --attention.")
+        if shape.lower() == "attention":
+            raise InvalidOperand("attention is an option, as its sizes are others: --attention 4x32/8x4096x128.")
         m, n, k, batch = [*read_extents(shape, ""), 1][:4]
     products = (size, m, n, k, out_dtype) != (None,) * 5 or (layout, precision, batch) != ("nn", "ieee", 1)
     if attention is not None and products:

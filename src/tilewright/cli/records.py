@@ -218,7 +218,7 @@ def _print_records(names: list[str]) -> list[dict[str, Any]]:
     for name in names:
         records = find_records(benchmarks() / "results", name)
         if not records:
-            near = did_you_mean(name, suites())
+            near = did_you_mean(name, suites()) or f" Suites: {', '.join(suites())}."
             raise TilewrightError(f"there are no records of {name!r} in {benchmarks() / 'results'}.{near}")
         columns = PAGES.get(name)
         if columns is None:

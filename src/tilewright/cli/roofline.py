@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -46,6 +47,9 @@ def roofline(
     from ..lab.record import json_result
     from ..lab.rooflines import roofline as calculate
 
+    for word in kernels or ():
+        if re.fullmatch(r"\d+x\d+x\d+", word):
+            raise InvalidOperand(f"{word} is a shape, not a kernel. Write --shape {word}.")
     try:
         points = [float(part) for part in intensity.split(",")] if intensity else []
     except ValueError:

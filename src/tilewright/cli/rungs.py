@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,6 @@ from .console import console, say
 from .options import Json
 
 if TYPE_CHECKING:
-    from ..attn.rung import AttentionRung
-    from ..gemm.rung import Rung
     from ..lab.kernel_source import KernelSource, SourceLine
 
 
@@ -23,19 +21,19 @@ def rungs(json_file: Json = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..attn.rungs import EVERY_RUNG
-    from ..gemm.rungs import GEMM_RUNGS
     from ..lab.record import json_result
+    from ..lab.rung_table import rungs as find
 
     with json_result(json_file) as write:
+        found = find()
+        (grid,) = found.grids()
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for name in ("rung", "types", "what is new over the rung below"):
+        for name in grid.names:
             table.add_column(name, overflow="fold")
-        every: list[Rung | AttentionRung] = [*GEMM_RUNGS, *EVERY_RUNG]
-        for rung in every:
-            table.add_row(rung.id, _types(rung), Text(rung.teaches))
+        for row in grid.rows:
+            table.add_row(*map(Text, row))
         console().print(table)
-        write([_as_data(rung) for rung in every])
+        write(found.to_dict()["rows"])
 
 
 def show(
@@ -86,13 +84,14 @@ def show(
 def _print_head(found: KernelSource, what: str, config: str | None, gpu: str) -> None:
     """A rung's idea and configs, and where its source lies; a file's name."""
     from ..jit.source import CUDA_ROOT
+    from ..lab.rung_table import types_of
     from ..lab.subject import named, read_config
 
     rung, words = named(what, config)
     if rung is None:
         print(f"source  {found.file}\n")
         return
-    say(f"{found.name} ({_types(rung)}): {found.teaches}")
+    say(f"{found.name} ({types_of(rung)}): {found.teaches}")
     say(f"config  {found.config}", indent=8)
     say(f"        {read_config(rung, words, find_gpu(gpu).arch).legend}")
     if found.below:
@@ -129,16 +128,6 @@ def _print_end(found: KernelSource, compiled: bool) -> None:
     files = [each.file for each in found.switches] + [file for file, _ in found.by_file]
     if compiled and files and not any(line.sass or line.ptx for line in found.lines):
         say(f"No line shown here became instructions by itself. Try --file {files[0]}")
-
-
-def _types(rung: Any) -> str:
-    """The types of its operands, and how it multiplies float32 where that is not as it is."""
-    types = ", ".join(getattr(rung, "dtypes", ("bf16", "f16")))
-    return types if getattr(rung, "precision", "ieee") == "ieee" else f"{types} as {rung.precision}"
-
-
-def _as_data(rung: Any) -> dict[str, Any]:
-    return {"rung": rung.id, "types": _types(rung), "teaches": rung.teaches}
 
 
 SHOW_EXAMPLE = (

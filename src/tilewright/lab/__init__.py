@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .residency import occupancy, occupancy_of
     from .rooflines import roofline
     from .rung_source import show
+    from .rung_table import rungs
     from .starters import new_kernel
     from .statements import claims
 
@@ -35,6 +36,7 @@ _LAZY = {
     "occupancy_of": ".residency",
     "profile": ".profiling",
     "roofline": ".rooflines",
+    "rungs": ".rung_table",
     "show": ".rung_source",
     "swizzle_strides": ".bank_map",
     "time_own": ".own_timing",
@@ -53,6 +55,7 @@ __all__ = [
     "occupancy_of",
     "profile",
     "roofline",
+    "rungs",
     "show",
     "swizzle_strides",
     "time_own",

@@ -8,14 +8,15 @@ from ..gpus import find_gpu
 from .inspection import Inspection, Part, inspect
 from .ladder import Progress, silent
 from .record import provenance
-from .sass import listings
+from .sass import find_disassembler, listings
 from .subject import every_rung, of_rung, read_config
 
 _COUNTED = ("LDGSTS", "LDSM", "HMMA", "MOV", "IMAD.MOV", "CS2R", "LOP3", "SHF", "IMAD.SHL", "FMUL", "FADD", "FFMA")
 
 
 def compiled_records(name: str, cases: list[dict[str, Any]], gpu: str, say: Progress = silent) -> list[dict[str, Any]]:
-    """One record per config of each case's rung, compiled for a board."""
+    """One record per config of each case's rung, compiled for a board. Raises MissingDependency."""
+    find_disassembler()  # a record has what it counts, or there is none
     records: list[dict[str, Any]] = []
     origin = provenance(machine_kind="compiler", arch=find_gpu(gpu).arch.name)
     for case in cases:

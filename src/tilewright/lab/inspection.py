@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..attn.rung import AttentionRung
-from ..errors import InvalidOperand, TilewrightError, suggests
+from ..errors import InvalidOperand, MissingDependency, TilewrightError, suggests
 from ..gpus import DEFAULT_GPU, GPUS, Arch, Gpu, Resources, find_gpu
 from ..gpus import occupancy as of_resources
 from . import sass_facts
@@ -71,9 +71,11 @@ class Inspection(Shown):
     seen: dict[str, int]
     """How often each of LDGSTS, LDSM, HMMA, HGMMA, UTMALDG and UTMASTG is in the code; 0: missing."""
     parts: tuple[Part, ...]
-    """The whole kernel, then its loops in order."""
+    """The whole kernel, then its loops in order. Empty, as `seen` is, where there is no disassembler."""
     called: str = ""
     """The kernel of a .cu file as its source names it."""
+    without: str = ""
+    """Why there is no machine code, and how to get it; "" where there is."""
 
     @property
     def shared_bytes(self) -> int:
@@ -82,8 +84,10 @@ class Inspection(Shown):
 
     @property
     def main_loop(self) -> Part | None:
-        """The loop that multiplies most; of equals the shorter. None without loops."""
-        unit = "tensor" if "tensor" in self.parts[0].groups else "fp32 and exp"
+        """The loop that multiplies most; where none does, the one that loads most from global memory. Of equals the
+        shorter. None without loops."""
+        units = ("tensor", "fp32 and exp", "global loads")
+        unit = next((unit for unit in units if any(part.groups.get(unit) for part in self.parts[1:])), "")
         return max(self.parts[1:], key=lambda part: (part.groups.get(unit, 0), -part.instructions), default=None)
 
     @property
@@ -103,15 +107,26 @@ class Inspection(Shown):
             one = self.boards[0]
             facts |= {"GPU": one.gpu, "blocks per SM": str(one.blocks), "occupancy": f"{one.fraction:.0%}"}
             facts["limited by"] = one.limiter
-        facts["seen"] = ", ".join(f"{name} {count}" for name, count in self.seen.items() if count) or "-"
-        facts["missing"] = ", ".join(name for name, count in self.seen.items() if not count) or "-"
+        if self.seen:
+            facts["seen"] = ", ".join(f"{name} {count}" for name, count in self.seen.items() if count) or "-"
+            facts["missing"] = ", ".join(name for name, count in self.seen.items() if not count) or "-"
         return facts
 
     def grids(self) -> tuple[Grid, ...]:
         """The facts, the groups by loop, addresses, distances, and other boards."""
         facts = tuple(self.facts().items())
-        made = [Grid(self.title, ("", "value"), facts), _groups(self.parts)]
-        loop = self.main_loop or self.parts[0]
+        made = [Grid(self.title, ("", "value"), facts, self.without)]
+        if self.parts:
+            made.append(_groups(self.parts))
+            made += self._of_loop(self.main_loop or self.parts[0])
+        if len(self.boards) > 1:
+            rows = tuple((b.gpu, str(b.blocks), f"{b.fraction:.0%}", b.limiter) for b in self.boards)
+            made.append(Grid("With these registers on", ("GPU", "blocks per SM", "occupancy", "limited by"), rows))
+        return tuple(made)
+
+    def _of_loop(self, loop: Part) -> list[Grid]:
+        """Where the addresses of a loop come from, and how far its loads are from what needs them."""
+        made = []
         rows = tuple(
             (opcode, str(sum(uses.values())), str(len(uses)), _histogram(uses))
             for opcode, uses in loop.address_registers.items()
@@ -130,10 +145,7 @@ class Inspection(Shown):
         if rows:
             title = f"Instructions from a load to its first use, {loop.name}"
             made.append(Grid(title, ("load", "least", "median", "most"), rows))
-        if len(self.boards) > 1:
-            rows = tuple((b.gpu, str(b.blocks), f"{b.fraction:.0%}", b.limiter) for b in self.boards)
-            made.append(Grid("With these registers on", ("GPU", "blocks per SM", "occupancy", "limited by"), rows))
-        return tuple(made)
+        return made
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,17 +161,18 @@ class InspectionDiff(Shown):
         names = ("", a.name, b.name) if a.name != b.name else ("", "first", "second")
         left, right = a.facts(), b.facts()
         rows = tuple((what, left.get(what, "-"), right.get(what, "-")) for what in left | right if what != "missing")
-        made = [Grid(f"{a.title}\n{b.title}", names, rows)]
-        for title, x, y in (("All instructions", a.parts[0], b.parts[0]), ("Main loop", a.main_loop, b.main_loop)):
+        made = [Grid(f"{a.title}\n{b.title}", names, rows, a.without or b.without)]
+        first, second = (one.parts[0] if one.parts else None for one in (a, b))
+        for title, x, y in (("All instructions", first, second), ("Main loop", a.main_loop, b.main_loop)):
             if x is None or y is None:
                 continue
             groups = [name for name in _GROUPS if x.groups.get(name) or y.groups.get(name)]
             lines: list[tuple[str, int, int]] = [("instructions", x.instructions, y.instructions)]
             lines += [(name, x.groups.get(name, 0), y.groups.get(name, 0)) for name in groups]
             for opcode in _ADDRESSED:
-                first, second = (len(part.address_registers.get(opcode, ())) for part in (x, y))
-                if first or second:
-                    lines.append((f"address registers of {opcode}", first, second))
+                uses = [len(part.address_registers.get(opcode, ())) for part in (x, y)]
+                if any(uses):
+                    lines.append((f"address registers of {opcode}", uses[0], uses[1]))
             told = tuple((name, str(one), str(two), f"{two - one:+d}") for name, one, two in lines)
             made.append(Grid(title, (*names, "change"), told))
         return tuple(made)
@@ -264,9 +277,14 @@ def _boards(resources: Resources, threads: int, dynamic: int, first: Gpu, every:
 
 
 def _inspected(subject: Subject, gpu: Gpu, boards: bool) -> Inspection:
-    functions = listings(subject.cubin)
-    code = functions.get(subject.entry) or []
-    if not code:
+    without = ""
+    try:
+        code = listings(subject.cubin).get(subject.entry) or []
+    except MissingDependency as missing:
+        if subject.kernel is None:  # of machine code, spills are counted in it
+            raise
+        code, without = [], f"No machine code: {missing}"
+    if not code and not without:
         raise TilewrightError(f"the disassembler shows no instruction of {subject.entry!r} in {subject.name}.")
     resources = subject.resources
     stored, loaded = resources.spill_store_bytes, resources.spill_load_bytes
@@ -277,7 +295,8 @@ def _inspected(subject: Subject, gpu: Gpu, boards: bool) -> Inspection:
         subject.name, subject.config, subject.arch, subject.entry, subject.threads, resources.registers, stored, loaded,
         resources.stack_bytes, resources.shared_bytes, subject.dynamic_shared,
         _boards(resources, subject.threads, subject.dynamic_shared, gpu, boards),
-        {name: opcodes.count(name) for name in sass_facts.WATCHED}, _parts(code), subject.called,
+        {name: opcodes.count(name) for name in sass_facts.WATCHED if code}, _parts(code) if code else (),
+        subject.called, without,
     )  # fmt: skip
 
 
@@ -295,7 +314,8 @@ def inspect(
     include: Sequence[str | Path] = (),
     boards: bool = False,
 ) -> Inspection:
-    """Return what a compiled kernel is made of. Needs no GPU, but a disassembler (the extra `disassembler`).
+    """Return what a compiled kernel is made of. Needs no GPU; machine code needs a disassembler (the extra
+    `disassembler`), without which the result has what the compiler says, and says so.
 
     what: a rung ("f09", "a17"; "f09:tile_k=8" with another config), or a .cu, .ptx or .cubin file. config: of a rung,
     a config or words (see subject.read_config). dtype, d_head: of a rung's operands. entry, threads, shared, include:

@@ -60,7 +60,7 @@ class RooflineReport(Shown):
     def grids(self) -> tuple[Grid, ...]:
         """The roofs, then the points."""
         roofs = f"{self.gpu}, {self.kind}: {self.peak_tflops:.1f} TFLOP/s, {self.dram_gb_s:.0f} GB/s"
-        title = f"{roofs}; arithmetic bounds from {self.ridge:.1f} FLOP/B on"
+        title = f"{roofs}; arithmetic is the limit from {self.ridge:.1f} FLOP/B on"
         if not self.points:
             rows = (("memory", f"{self.dram_gb_s * 1e-3:.3g} x FLOP/B"), ("compute", f"{self.peak_tflops:.1f}"))
             return (Grid(title, ("roof", "TFLOP/s"), rows, f"Source: {self.source}."),)

@@ -164,10 +164,7 @@ def of_file(
         raise InvalidOperand(f"threads={threads} is not from 0 to {arch.threads_per_block}, which {arch} allows.")
     if path.suffix == ".cubin":
         return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except ValueError as error:
-        raise InvalidOperand(f"{path} is not text in UTF-8 ({error}). Machine code must be named .cubin.") from error
+    text = _text(path)
     said = launch_said(path, text)
     threads, dynamic_shared = threads or said.threads, dynamic_shared or said.shared_bytes
     if path.suffix == ".ptx":
@@ -180,6 +177,23 @@ def of_file(
         path.name, "", arch.name, kernel.entry, kernel.cubin, kernel.resources, threads, dynamic_shared, kernel,
         name,
     )  # fmt: skip
+
+
+def only_kernel(path: Path) -> str:
+    """The one kernel of a .cu or .ptx file. Raises InvalidOperand for none and for several, which it names."""
+    text = _text(path)
+    return _only(_entries(text) if path.suffix == ".ptx" else kernels_of(text), path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except ValueError as error:
+        raise InvalidOperand(f"{path} is not text in UTF-8 ({error}). Machine code must be named .cubin.") from error
+
+
+def _entries(ptx: str) -> list[str]:
+    return re.findall(r"\.entry\s+([\w$]+)", ptx)
 
 
 def _only(names: Sequence[str], path: Path) -> str:
@@ -200,7 +214,7 @@ def _bounds(ptx: str, entry: str) -> int:
 
 
 def _of_ptx(text: str, path: Path, arch: Arch, entry: str, threads: int, dynamic_shared: int) -> Subject:
-    there = re.findall(r"\.entry\s+([\w$]+)", text)
+    there = _entries(text)
     name = entry or _only(there, path)
     if name not in there:
         raise InvalidOperand(f"{path} has no entry {name!r}; it has {', '.join(there)}.")

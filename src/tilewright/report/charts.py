@@ -106,7 +106,7 @@ class Strips:
 
 @dataclass(frozen=True)
 class Heat:
-    """A cell per row and column with its share: the fuller, the nearer to 1; green from 1 on."""
+    """A cell per row and column with its share: the fuller, the nearer to 1; green from what rounds to 100% on."""
 
     title: str
     columns: Sequence[str]

@@ -97,11 +97,17 @@ def ladder(
     return make
 
 
-def stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """Return what warps wait for, by rung: the reasons that matter most, and the rest together."""
+def stalls(suite: str, heading: str, first: str = "") -> Callable[[Path], list[Figure]]:
+    """Return what warps wait for, by rung: the reasons that matter most, and the rest together.
+
+    first: the rung to begin with, where bars of those below it would leave the others too short to read.
+    """
 
     def make(folder: Path) -> list[Figure]:
-        records = find_records(folder, suite)
+        held: dict[str, Record] = {}
+        for record in find_records(folder, suite):
+            held.setdefault(who(record), record)
+        records = [held[name] for name in sorted(held) if name >= first]
         if not records:
             return []
         total = {name: sum(r["result"]["stalls"][name] for r in records) for name in STALLS}
@@ -306,6 +312,8 @@ def climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path]
         library = {m: r["result"] for held in made.values() for m, r in held.items()}
         cublas = tuple(f"{library[m]['tflops'] / library[m]['ratio']:.3g} ({library[m]['reference_ms']:.3g} ms)"
                        for m in sizes)  # fmt: skip
+        if any(None in shares for _, shares in cells):
+            told += " Empty: not measured."
         origin = origin_of(folder, records)
         return [
             Figure(heading, "Each rung's share of cuBLAS's speed, m = n = k across. Green: as fast, or faster." + told,

@@ -127,8 +127,9 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
                 "cuBLAS"),
     )),
     ("What warps wait for", (
-        stalls("fp32-stalls", "Stalls of the fp32 rungs"), stalls("bf16-stalls", "Stalls of the bf16 rungs"),
-        stalls("attention-stalls", "Stalls of the attention rungs"), stalls_of_all,
+        stalls("fp32-stalls", "Stalls of the fp32 rungs"), stalls("fp32-stalls", "Stalls of f05 and above", "f05"),
+        stalls("bf16-stalls", "Stalls of the bf16 rungs"), stalls("attention-stalls", "Stalls of the attention rungs"),
+        stalls("attention-hopper-stalls", "Stalls of the attention rungs on Hopper"), stalls_of_all,
     )),
     ("Memory accesses", (
         accesses("counters", "sectors_per_load", "Sectors per global load",
