@@ -47,6 +47,17 @@ def unfilled(parts: Parts, marks: np.ndarray, first: np.ndarray) -> np.ndarray:
     return lacking
 
 
+def at_one_place(lanes: np.ndarray | None, offsets: np.ndarray) -> np.ndarray:
+    """Return the rows [2, n] of accesses to one place by lanes of one warp, each with the next of these."""
+    if len(offsets) < 2 or (offsets[1:] > offsets[:-1]).all():
+        return np.zeros((2, 0), np.int64)
+    warps = (np.arange(len(offsets)) if lanes is None else lanes) // 32
+    order = np.lexsort((offsets, warps))
+    first, second = order[:-1], order[1:]
+    same_place = (offsets[first] == offsets[second]) & (warps[first] == warps[second])
+    return np.stack([first[same_place], second[same_place]])
+
+
 def in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of `lanes` laid out as [warps, 32] with the mask of the active; warps with none left out."""
     if lanes is None:

@@ -39,6 +39,7 @@ class GlobalPattern:
         "lanes",
         "low",
         "nbytes",
+        "pairs",
         "relative",
         "requests",
         "sectors",
@@ -51,6 +52,8 @@ class GlobalPattern:
         self.cells: np.ndarray | None = None
         """Granules that each lane touches, from the first address on."""
         self._unique: bool | None = None
+        self.pairs: np.ndarray | None = None
+        """What `at_one_place` says of it, where somebody has asked."""
         signed = relative.view(np.int64)
         if machine.compiled is not None:
             self.low, last, bits, self.requests = machine.compiled.extent(signed, lanes)
@@ -91,6 +94,8 @@ class GlobalPort:
         self._relative = np.empty(machine.lanes, np.uint64)
         self._index = np.empty(machine.lanes, np.int64)
         self._lately: list[GlobalPattern] = []
+        self.pattern: GlobalPattern | None = None
+        """The last one that was found, if all of its lanes may do what they want to."""
 
     def locate(
         self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
@@ -116,6 +121,7 @@ class GlobalPort:
         count = machine.lanes if lanes is None else len(lanes)
         if not count:
             return None
+        self.pattern = None
         first = int(base[0 if lanes is None or len(base) == 1 else lanes[0]])
         pattern = self._known(site.patterns, base, lanes, count)
         site.fresh = 0 if pattern is not None else site.fresh + 1
@@ -150,6 +156,7 @@ class GlobalPort:
         site.requests += pattern.requests
         site.sectors += pattern.sectors[phase]
         site.bytes += nbytes * count
+        self.pattern = pattern
         return lanes, pattern.relative.view(np.int64), start - ARENA_BASE
 
     def _new(

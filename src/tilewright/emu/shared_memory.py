@@ -44,7 +44,8 @@ class SharedPattern:
 
     __slots__ = (
         "_addresses", "_index", "alike", "base", "batch", "extent", "first", "granules", "ideal", "instruction", "kind",
-        "landing", "lanes", "moved", "nbytes", "offsets", "peers", "piece", "requests", "told", "warps", "wavefronts",
+        "landing", "lanes", "moved", "nbytes", "offsets", "pairs", "peers", "piece", "requests", "told", "warps",
+        "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -78,6 +79,8 @@ class SharedPattern:
         """Whether each block of the batch does the same; None: nobody has looked."""
         self.landing: Any = None
         """For a copy: a weak reference to the event of its landing."""
+        self.pairs: np.ndarray | None = None
+        """What `at_one_place` says of it, where somebody has asked."""
         self.told: tuple[int, ...] | None = None
         """What the compiled loops are told of it (native/epochs.c), once they have been."""
 

@@ -380,3 +380,46 @@ extern "C" __global__ void counted_in_the_scope_of_a_block(int *y) { count_in_th
 
 //! right | grid 2 | cluster 2 | block 64 | i32[1]=zeros
 extern "C" __global__ void counted_in_the_scope_of_a_cluster(int *y) { count_in_the_first_block<cuda::thread_scope_device>(y); }
+
+// Lanes of one warp that store to one place in one step: different values, one value, or different ones of which none
+// is looked at.
+template <bool ATOMIC>
+__device__ void last_of_each_key(const int *key, int *last) {
+    if (ATOMIC) atomicMax(&last[key[threadIdx.x] % 8], threadIdx.x);
+    else last[key[threadIdx.x] % 8] = threadIdx.x; // BUG
+}
+
+//! lane_race | i32[32]=arange i32[8]=zeros
+extern "C" __global__ void whoever_stores_last(const int *key, int *last) { last_of_each_key<false>(key, last); } // BUG
+
+//! right | i32[32]=arange i32[8]=zeros
+extern "C" __global__ void the_greatest_lane(const int *key, int *last) { last_of_each_key<true>(key, last); }
+
+template <bool SAME>
+__device__ void a_winner_in_shared_memory(const int *x, int *y) {
+    __shared__ int seen[4], who;
+    if (threadIdx.x < 4) seen[threadIdx.x] = 0;
+    __syncwarp();
+    seen[x[threadIdx.x] & 3] = 1;
+    if (x[threadIdx.x] & 1) who = SAME ? 7 : threadIdx.x; // BUG
+    __syncwarp();
+    y[threadIdx.x] = seen[threadIdx.x & 3] + who;
+}
+
+//! lane_race | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void the_winner_s_number(const int *x, int *y) { a_winner_in_shared_memory<false>(x, y); } // BUG
+
+//! right | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void one_value_of_all_winners(const int *x, int *y) { a_winner_in_shared_memory<true>(x, y); }
+
+//! right | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void a_leader_whoever_it_is(const int *x, int *y) {
+    __shared__ int leader[4], sum[4];
+    const int k = x[threadIdx.x] & 3;
+    leader[k] = threadIdx.x;
+    if (threadIdx.x < 4) sum[threadIdx.x] = 0;
+    __syncwarp();
+    atomicAdd(&sum[k], x[threadIdx.x]);
+    __syncwarp();
+    if (leader[k] == threadIdx.x) y[k] = sum[k];
+}

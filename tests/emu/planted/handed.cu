@@ -103,7 +103,7 @@ extern "C" __global__ void any_warp_may_say_so_and_one_asks_early(const float *i
     if (threadIdx.x == 0) *out = found; // BUG
 }
 
-//! shared_race | block 128 | f32[128]=random i32[1]=zeros
+//! shared_race,lane_race | block 128 | f32[128]=random i32[1]=zeros
 extern "C" __global__ void any_warp_may_say_who(const float *in, int *out) {
     __shared__ int who;
     if (threadIdx.x == 0) who = -1;

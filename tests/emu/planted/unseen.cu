@@ -69,7 +69,7 @@ extern "C" __global__ void one_half_swaps(float *a) {
     a[j] = x;
 }
 
-//! lost_update,global_race,flag_race | grid 4 | block 32 | i32[128]=arange i32[1]=zeros i32[128]=zeros
+//! lost_update,global_race,flag_race,lane_race | grid 4 | block 32 | i32[128]=arange i32[1]=zeros i32[128]=zeros
 extern "C" __global__ void places_without_an_atomic(const int *in, int *tail, int *out) {
     const int v = in[blockIdx.x * 32 + threadIdx.x];
     if (v % 3 == 0) {
@@ -78,7 +78,7 @@ extern "C" __global__ void places_without_an_atomic(const int *in, int *tail, in
     }
 }
 
-//! lost_update,global_race | grid 4 | block 64 | u8[256]=random u8[256]=zeros
+//! lost_update,global_race,lane_race | grid 4 | block 64 | u8[256]=random u8[256]=zeros
 extern "C" __global__ void bits_of_one_byte(const unsigned char *in, unsigned char *bits) {
     const int i = blockIdx.x * 64 + threadIdx.x;
     if (in[i] & 1) bits[i / 8] |= 1 << i % 8; // BUG
@@ -91,7 +91,7 @@ extern "C" __global__ void bits_by_a_vote(const unsigned char *in, unsigned *bit
     if (threadIdx.x % 32 == 0) bits[i / 32] = word;
 }
 
-//! lost_update,global_race | grid 2 | block 32 | f16[64]=random f16[1]=zeros
+//! lost_update,global_race,lane_race | grid 2 | block 32 | f16[64]=random f16[1]=zeros
 extern "C" __global__ void halves_are_added_by_hand(const half *in, half *sum) {
     sum[0] = __hadd(sum[0], in[blockIdx.x * 32 + threadIdx.x]); // BUG
 }

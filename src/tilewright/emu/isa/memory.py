@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..access import at_one_place
 from ..compiled import address
+from ..global_port import GlobalPattern
 from ..machine import Machine
+from ..memory import ARENA_BASE
 from ..operands import WINDOWS
 from ..ptx import Immediate, Instruction, Memory, Operand, Register, Symbol, Vector
+from ..shared_memory import SharedPattern
 from ..trace import Site
 from .registry import NUMPY, Step, executes
 
@@ -190,13 +194,20 @@ def store(machine: Machine, instruction: Instruction) -> Step:
     sites = {name: machine.trace.site(instruction.index, f"{name}_store") for name in reachable(space)}
 
     offer(machine, instruction, spread, 0, space, sites, True)
+    plain = not _STRONG & set(instruction.opcode.split("."))
 
     def shared(base: np.ndarray, offset: int) -> None:
         pattern = machine.shared.locate(
             sites["shared"], "write", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
         )
-        if pattern is not None and not spread.store(machine.shared.host, pattern.offsets, pattern.lanes):
+        if pattern is None:
+            return
+        if not spread.store(machine.shared.host, pattern.offsets, pattern.lanes):
             machine.shared.store(pattern, take(pattern.lanes))
+        if plain:
+            _whose_stays(
+                machine, instruction, pattern, pattern.offsets, machine.shared.views[nbytes], take, pattern.addresses
+            )
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
@@ -210,8 +221,48 @@ def store(machine: Machine, instruction: Instruction) -> Step:
             judged = machine.races is not None and machine.races.waiting
             if judged or not spread.store(machine.memory.host + start, offsets, lanes):
                 machine.port.store((offsets + start) // nbytes, nbytes, take(lanes))
+            if plain and (pattern := machine.port.pattern) is not None:
+                _whose_stays(
+                    machine, instruction, pattern, offsets + start, machine.memory.views[nbytes], take,
+                    offsets + (start + ARENA_BASE),
+                )  # fmt: skip
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
+
+
+_STRONG = {"volatile", "relaxed", "release", "mmio"}
+
+
+def _whose_stays(
+    machine: Machine, instruction: Instruction, pattern: SharedPattern | GlobalPattern, offsets: np.ndarray,
+    memory: np.ndarray, take: Callable[[np.ndarray | None], np.ndarray], addresses: np.ndarray,
+) -> None:  # fmt: skip
+    """Look at a store that is done: where lanes of one warp have stored different values at one place, no manual says
+    whose stays. That is reported if another one makes another result."""
+    if pattern.pairs is None:
+        pattern.pairs = at_one_place(pattern.lanes, offsets)
+    if not pattern.pairs.size:
+        return
+    values, (first, second) = take(pattern.lanes), pattern.pairs
+    raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+    differ = np.flatnonzero((raw[first] != raw[second]).any(axis=1))
+    if not len(differ):
+        return
+    lanes = np.arange(machine.lanes) if pattern.lanes is None else pattern.lanes
+    if machine.undefined is not None:  # the lowest lane's, in place of the highest's
+        memory[offsets[first[::-1]] // raw.shape[1]] = values[first[::-1]]
+    one, other = lanes[first[differ[0]]], lanes[second[differ[0]]]
+    machine.report(
+        "lane_race",
+        f"lanes {one % 32} and {other % 32} of one warp store different values at {int(addresses[first[differ[0]]]):#x}"
+        " in one step, and nothing says whose stays",
+        instruction, np.array([one, other]), int(addresses[first[differ[0]]]),
+        {
+            "other_access": f"{machine.reporter.sources.where(instruction)} (the same instruction)",
+            "effect": "another choice makes another result",
+        },
+        suspect=True,
+    )  # fmt: skip
 
 
 def offer(
