@@ -222,7 +222,7 @@ static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread*
     const int last = first + step < depth ? first + step : depth;
     s16x32 most[4];
     for (int r = 0; r < 4; ++r) most[r] = (s16x32){0} - 127;  // those below are below LEAST_SCALED too
-    for (int k = first; k < last; ++k) {
+    _Pragma("GCC unroll 2") for (int k = first; k < last; ++k) {
       u64 of_a[2];
       memcpy(of_a, a->exponents + k * next, 16);
       const s16x32 x[2] = {(s16x32)((u64x8){0} + of_a[0]), (s16x32)((u64x8){0} + of_a[1])};
@@ -245,7 +245,7 @@ static int spread_sums(s32x16 (*c)[2], const Factors* a, int next, const Spread*
       }
     }
     if (any_16((s32x16)(beyond > (127u - LEAST_SCALED) << 23)) && !scales(c, most, low < -126, fraction, by)) return 0;
-    for (int k = first; k < last; ++k) {
+    _Pragma("GCC unroll 2") for (int k = first; k < last; ++k) {
       const f32* of_a = a->values + k * next;
       const f32x16 x[2] = {four_times(of_a), four_times(of_a + 4)};
       for (int h = 0; h < 2; ++h) {
