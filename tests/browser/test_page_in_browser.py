@@ -382,6 +382,11 @@ VIEWS = {
     "banks-dark": ("k=h09&step=60&lane=9&plain=1", "dark", DESKTOP),
     "ring-light": ("k=h15-stages3&step=50", "light", DESKTOP),
     "keys-phone": ("k=a03&step=70", "light", PHONE),
+    "keys-light": ("k=a03&step=60", "light", DESKTOP),
+    "pipeline-light": ("k=f12-tile_k8-stages3&step=150", "light", DESKTOP),
+    "fragments-light": ("k=h09&step=50&lane=9", "light", DESKTOP),
+    "threads-light": ("threads.thread=9", "light", DESKTOP),
+    "warp-tiles-light": ("tiles.kind=warp&tiles.tn=8", "light", DESKTOP),
     "banks-play-dark": ("", "dark", DESKTOP),
     "tiles-play-phone": ("tiles.kind=warp&tiles.tn=8", "light", PHONE),
     "roof-play-dark": ("roof.kind=bf16", "dark", DESKTOP),
@@ -392,7 +397,10 @@ VIEWS = {
 PARTS = {
     "banks-play-dark": "#play-banks", "tiles-play-phone": "#play-tiles", "roof-play-dark": "#play-roof",
     "ladder-phone": "#ladders figure >> nth=0", "sizes-light": "#sizes figure >> nth=0",
-    "stalls-dark": "#what-warps-wait-for figure >> nth=0",
+    "stalls-dark": "#what-warps-wait-for figure >> nth=0", "pipeline-light": f"{STEPPER} .panel >> nth=0",
+    "keys-light": f"{STEPPER} .panel >> nth=0",
+    "fragments-light": f"{STEPPER} .panel:has-text('Registers: fragments')", "threads-light": "#play-threads",
+    "warp-tiles-light": "#play-tiles",
 }  # fmt: skip
 CELL = 16
 """Pixels whose mean is compared: fonts may differ, boxes and colours may not."""

@@ -47,6 +47,13 @@ def test_a_card_has_its_own_figures_and_those_of_the_rung_below(decks):
     assert f"{here['ratio']:.1%}" in f09.headline
 
 
+def test_times_of_another_batch_do_not_stand_side_by_side(decks):
+    attention = {card.rung: {name: (old, new) for name, old, new in card.rows} for card in decks[2].cards}
+    assert attention["a18_wgmma"]["time"][0] == "-", "a17 was measured with another batch"
+    assert attention["a18_wgmma"]["speed"][0].endswith("TFLOP/s")
+    assert attention["a17_lazy_rescale"]["time"][0].endswith("ms")
+
+
 def test_bars_compare_stalls_and_instructions(decks):
     f09 = card(decks, "f09_transposed")
     stalls = {r["case"]["rung"]: r["result"]["stalls"] for r in read_records(RESULTS / "fp32-stalls-H200.json")}

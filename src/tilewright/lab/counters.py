@@ -60,7 +60,10 @@ PIPES = {
     "cycles": "sm__cycles_active.avg",
     "products": "smsp__inst_executed_pipe_tensor_op_hmma.sum",
 } | {name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS}
-_WITH_MEMORY = PIPES | {"dram_bytes": "dram__bytes.sum"}
+_OF_PRODUCTS = PIPES | {
+    "dram_bytes": "dram__bytes.sum",
+    "tensor_pipe": "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
+}
 
 
 def watched(module: str, launches: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, float]]:
@@ -98,14 +101,14 @@ def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> li
     operands: dict[GemmProblem, TrialOperands] = {}
     origin = provenance(machine_kind="gpu", gpu=gpu.name, arch=gpu.arch.name, driver=driver_version())
     say(0, "Nsight Compute")
-    for number, (step, read) in enumerate(zip(steps, read_hardware(steps, _WITH_MEMORY), strict=True)):
+    for number, (step, read) in enumerate(zip(steps, read_hardware(steps, _OF_PRODUCTS), strict=True)):
         say(number, step.rung.id)
         if step.problem not in operands:
             operands = {step.problem: prepare(step.problem)}
         kernel = step.rung.compile(step.problem, step.config, gpu.arch)
         result = verdict_dict(run_checked(step, kernel, executor, operands[step.problem]))
         products, quarters = read["products"], gpu.arch.warp_schedulers * gpu.sm_count
-        result |= {name: read[name] / 100 for name in ("issue_active", "fma_pipe", "shared_pipe")}
+        result |= {name: read[name] / 100 for name in ("issue_active", "fma_pipe", "shared_pipe", "tensor_pipe")}
         result["cycles_per_product"] = read["cycles"] * quarters / products if products else None
         result["flop_per_byte"] = step.problem.flops / read["dram_bytes"]
         result["stalls"] = {name: read[name] for name in STALLS}

@@ -24,6 +24,8 @@ LADDERS = (
 )  # fmt: skip
 """Title, and the suites of times, stalls, counters and sizes; the library that shares are of."""
 MOST_BARS = 6
+_SIZES = ("m", "n", "k", "batch", "heads_q", "seq_q", "seq_k", "d_head")
+"""What a problem's time depends on: a ladder's second suite may have another batch."""
 _RATIOS = {
     "sectors_per_load": "sectors per global load", "sectors_per_store": "sectors per global store",
     "wavefronts_per_shared_load": "wavefronts per shared load",
@@ -128,7 +130,8 @@ def _card(
     def row(words: str, key: str, form: str) -> None:
         card.row(words, before.get(key), now.get(key), form)
 
-    row("time", "ms", "{:.4g} ms")
+    is_same = old_times is not None and all(old_times["case"].get(key) == times["case"].get(key) for key in _SIZES)
+    card.row("time", before.get("ms") if is_same else None, now.get("ms"), "{:.4g} ms")
     row("speed", "tflops", "{:.4g} TFLOP/s")
     card.rows.append(("config", str((old_times or times)["case"]["config_text"]) if old_times else "-",
                       str(times["case"]["config_text"])))  # fmt: skip
