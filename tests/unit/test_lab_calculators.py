@@ -189,3 +189,8 @@ def test_results_show_themselves_in_notebooks_and_as_data():
 
 def test_html_shows_words_as_they_are():
     assert "&lt;5,0,5&gt;" in tw.lab.banks(1, pitch=32, down=32, swizzle=(5, 0, 5))._repr_html_()
+
+
+def test_a_rung_for_a_gpu_is_told_where_it_goes():
+    with pytest.raises(InvalidOperand, match=r"kernels=\['f09'\]"):
+        tw.lab.roofline("f09")

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.record import find_records, write_json
+from tilewright.lab.record import find_records, read_records, write_json
 from tilewright.report import by_size, regions, tables
 from tilewright.report.tables import EXECUTED_TENSOR
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def measured(rung: str = "f05_tile2d", **more) -> dict:
@@ -68,6 +70,21 @@ def test_terminal_tables_fit_and_lose_nothing(columns, width):
     for name, cell in columns:
         assert any(name in line for line in lines)
         assert any(cell(record) in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_rows_of_a_table_that_is_split_can_be_told_apart_in_each_part(width):
+    from rich.console import Console
+
+    columns, records = tables.PAGES["profile"], read_records(RESULTS / "profile-H200.json")
+    assert not callable(columns)
+    made = tables.terminal_tables(columns, records, width)
+    assert len(made) > 1
+    for table in made:
+        console = Console(file=io.StringIO(), width=width)
+        console.print(table)
+        lines = console.file.getvalue().splitlines()[1:]
+        assert len({line.split()[0] for line in lines}) == len(records)
 
 
 def test_a_rung_that_does_not_touch_shared_memory_has_dashes_there():

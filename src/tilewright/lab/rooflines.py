@@ -19,7 +19,7 @@ from .bounds import bound, peak_tflops, tiled_bytes
 from .emulated import Counted, count
 from .record import find_records, newest, who
 from .shown import Grid, Shown
-from .subject import LENGTH, named, problem_of, read_config
+from .subject import LENGTH, every_rung, named, problem_of, read_config
 from .suite import benchmarks, suites
 from .traffic import SECTOR, opcode, sectors_of
 
@@ -109,6 +109,8 @@ def roofline(
     what their accesses ask for. Raises InvalidOperand, and TilewrightError for records that cannot be read or hold no
     such product.
     """
+    if isinstance(gpu, str) and every_rung(gpu) is not None:
+        raise InvalidOperand(f"gpu={gpu!r} is a rung, not a GPU. Write kernels=[{gpu!r}].")
     board = find_gpu(gpu)
     runs = {what: count(what, board) for what in kernels if named(what)[0] is None}
     if dtype is None:

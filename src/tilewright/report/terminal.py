@@ -7,7 +7,8 @@ from typing import Any
 
 GAP = 2
 """Blanks between columns."""
-TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound by", "class", "suite", "why", "call"})
+TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound by", "class", "suite", "why", "call",
+                  "problem", "kernel", "warps wait most for"})  # fmt: skip
 """Columns that start at the left; figures end at the right."""
 _NARROW = 12
 """The widest column that is repeated in each table to tell rows apart."""
@@ -19,9 +20,9 @@ def tables(
 ) -> list[Any]:  # fmt: skip
     """One rich Table, or several where `width` characters do not hold all columns side by side.
 
-    Each has the first `keys` columns, which say what a row is about, or more where rows would look the same, and as
-    many of the others as fit. `wrong` marks rows that are shown as wrong; `text` names the columns that start at the
-    left.
+    Each has the first `keys` columns, which say what a row is about, or more where rows would look the same, or the
+    rows' numbers where that takes too much room; and as many of the others as fit. `wrong` marks rows that are shown as
+    wrong; `text` names the columns that start at the left.
     """
     from rich.table import Table
 
@@ -29,8 +30,12 @@ def tables(
         if _width(keys, names, rows) > _NARROW:
             break
         keys += 1
+    parts = _parts(names, rows, width, keys)
+    if len(parts) > 1 and len({tuple(row[:keys]) for row in rows}) < len(rows):
+        names, rows = ("#", *names), [(str(number), *row) for number, row in enumerate(rows, 1)]
+        parts = _parts(names, rows, width, 1)
     made = []
-    for chosen in _parts(names, rows, width, keys):
+    for chosen in parts:
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
         for place in chosen:
             left = names[place] in text
