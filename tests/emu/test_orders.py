@@ -159,6 +159,23 @@ def test_orders_may_be_given_by_time():
             tw.emulate(right, "k", grid, block, args, explore=wrong)
 
 
+def test_a_late_copy_comes_though_other_warps_spin_until_it_has():
+    body = """
+    __shared__ __align__(16) int s[32]; __shared__ u64 full; __shared__ volatile int ready;
+    if (threadIdx.x == 0) {
+        ready = 0; init(&full, 1); init_fence(); arrive_expect(&full, 128); load(s, a, 128, &full);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) { wait(&full, 0); __threadfence_block(); __syncwarp(); if (threadIdx.x == 0) ready = 1; }
+    else { while (!ready) {} __threadfence_block(); }
+    out[threadIdx.x] = s[31 - threadIdx.x % 32];
+    """
+    text, a = kernel("const int *a, int *out", body), np.arange(32, dtype=np.int32)
+    result = tw.emulate(text, "k", 1, 64, [a, np.zeros(64, np.int32)], order=1)  # in which copies come last
+    assert result.hazards == []
+    assert np.array_equal(result.arrays[1], np.tile(a[::-1], 2))
+
+
 def test_a_wait_that_nobody_ends_is_a_deadlock_in_every_order_and_a_spin_that_ends_is_not_endless():
     never = """__global__ void k(int *flag, int *out) {
         if (threadIdx.x == 0) { while (atomicAdd(flag, 0) == 0) {} out[0] = 1; }

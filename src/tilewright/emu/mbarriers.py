@@ -270,6 +270,13 @@ class Mbarriers:
             barrier = waiting[number - len(due)]
             self._let_go(barrier, np.array(self.waiting[barrier]), False)
 
+    def deliver(self) -> bool:
+        """Let the copies on their way come, which take long, but not for ever. Return whether there were any."""
+        due = [barrier for barrier in self.at.values() if barrier.deliveries]
+        for barrier in due:
+            self._deliver(barrier)
+        return bool(due)
+
     def _let_go(self, barrier: Mbarrier, lanes: np.ndarray, done: bool) -> None:
         machine = self.machine
         parked_at = machine.scheduler.parked_at[lanes]

@@ -148,7 +148,7 @@ class Scheduler:
         trace.block_threads[here] += self.active
         trace.block_warps[here] += warps
         self.ran += 1
-        if self.ran >= self.watch.at and self.watch.look(here, self.ran):
+        if self.ran >= self.watch.at and self.watch.look(here, self.ran) and not machine.mbarriers.deliver():
             report_endless(self, here, "the same state as before is reached again, so the loop has no end")
             return -1
         return here
