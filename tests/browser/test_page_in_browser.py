@@ -382,6 +382,8 @@ VIEWS = {
     "banks-dark": ("k=h09&step=60&lane=9&plain=1", "dark", DESKTOP),
     "ring-light": ("k=h15-stages3&step=50", "light", DESKTOP),
     "keys-phone": ("k=a03&step=70", "light", PHONE),
+    "shared-light": ("k=f03&step=2&lane=3", "light", DESKTOP),
+    "thread-tiles-light": ("tiles.tm=8", "light", DESKTOP),
     "keys-light": ("k=a03&step=60", "light", DESKTOP),
     "pipeline-light": ("k=f12-tile_k8-stages3&step=150", "light", DESKTOP),
     "fragments-light": ("k=h09&step=50&lane=9", "light", DESKTOP),
@@ -400,7 +402,7 @@ PARTS = {
     "stalls-dark": "#what-warps-wait-for figure >> nth=0", "pipeline-light": f"{STEPPER} .panel >> nth=0",
     "keys-light": f"{STEPPER} .panel >> nth=0",
     "fragments-light": f"{STEPPER} .panel:has-text('Registers: fragments')", "threads-light": "#play-threads",
-    "warp-tiles-light": "#play-tiles",
+    "warp-tiles-light": "#play-tiles", "thread-tiles-light": "#play-tiles",
 }  # fmt: skip
 CELL = 16
 """Pixels whose mean is compared: fonts may differ, boxes and colours may not."""
