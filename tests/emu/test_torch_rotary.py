@@ -101,7 +101,8 @@ def test_modules_that_say_what_transformers_say_are_turned_in_one_pass_and_given
         torch.testing.assert_close(copy.deepcopy(model)[2](q, k, cos, sin, scale=2.0), right)
         assert len(turned) == 4
         torch.testing.assert_close(pickle.loads(pickle.dumps(model))[0](q, k, cos, sin, scale=2.0), right)
-        model[0](q, k, cos.double(), sin.double())  # torch's operations would make float64 of it: they do
+        half = model[0](q.bfloat16(), k.bfloat16(), cos, sin)
+        assert [one.dtype for one in half] == [torch.float32] * 2, "as torch's operations have it"
         assert len(turned) == 4
         changes.undo()
         assert "forward" not in vars(model[0])
