@@ -167,9 +167,8 @@ class BlockBarriers:
         span = slice(place[0] * width, (place[0] + 1) * width)
         waiting = self.at[span] == place[1]
         late = self.scheduler.live[span] & ~waiting
-        here = waiting.reshape(-1, 32).any(axis=1) & ~late.reshape(-1, 32).any(
-            axis=1
-        )  # a warp comes with its last lane
+        # a warp comes with its last lane
+        here = waiting.reshape(-1, 32).any(axis=1) & ~late.reshape(-1, 32).any(axis=1)
         return 32 * int(here.sum()) + self.tokens.get(place, 0)
 
     def _try_release(self, cta: int, ident: int) -> None:

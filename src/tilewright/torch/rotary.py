@@ -26,14 +26,17 @@ def rotary(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tenso
     """
     check_tensors("tilewright.torch.rotary", q, k, cos, sin)
     if _fits(q, k, cos, sin):
-        turned: tuple[torch.Tensor, torch.Tensor] = _differentiable(q, k, cos, sin, False)
+        turned: tuple[torch.Tensor, torch.Tensor] = _differentiable(q, k, cos, sin)
         return turned
     return by_torch(q, cos, sin), by_torch(k, cos, sin)
 
 
-def by_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x turned by torch's operations."""
+def by_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bool = False) -> torch.Tensor:
+    """x turned by torch's operations, which have gradients; `back`: the transposed turn."""
     cos, sin = (angle[:, None] if angle.dim() == 3 else angle for angle in (cos, sin))
+    if back:
+        left, right = (x * sin).chunk(2, -1)
+        return (x * cos + torch.cat((right, -left), -1)).to(x.dtype)
     left, right = x.chunk(2, -1)
     return (x * cos + torch.cat((-right, left), -1) * sin).to(x.dtype)
 
@@ -52,28 +55,25 @@ def _fits(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 
 
 class TilewrightRotary(torch.autograd.Function):
-    """The turn, and its transposed one, which are each other's gradients."""
+    """The turn. Its gradient is the transposed one."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor | None, k: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, back: bool
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(cos, sin)
         ctx.set_materialize_grads(False)
-        ctx.back = back
         cos, sin = _along(cos), _along(sin)
-        return tuple(None if x is None else turn(_along(x), cos, sin, back) for x in (q, k))  # type: ignore[return-value]
+        return turn(_along(q), cos, sin), turn(_along(k), cos, sin)
 
     @staticmethod
     def backward(ctx: Any, of_q: torch.Tensor | None, of_k: torch.Tensor | None) -> tuple[Any, ...]:
         cos, sin = ctx.saved_tensors
         given = [one for one in (of_q, of_k) if one is not None]
         if torch.is_grad_enabled() or is_watched() or (given and not is_eager(given)):
-            return *(None if one is None else _turned_back(one, cos, sin, ctx.back) for one in (of_q, of_k)), *[
-                None
-            ] * 3
+            return *(None if x is None else by_torch(x, cos, sin, True) for x in (of_q, of_k)), None, None
         cos, sin = _along(cos), _along(sin)
-        return *(None if x is None else turn(_along(x), cos, sin, not ctx.back) for x in (of_q, of_k)), *[None] * 3
+        return *(None if x is None else turn(_along(x), cos, sin, True) for x in (of_q, of_k)), None, None
 
 
 _differentiable = past_transforms(TilewrightRotary)
@@ -82,15 +82,6 @@ _differentiable = past_transforms(TilewrightRotary)
 def _along(x: torch.Tensor) -> torch.Tensor:
     """x with neighbours along its last axis next to each other."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _turned_back(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bool) -> torch.Tensor:
-    """The gradient by torch's operations, which have gradients themselves."""
-    if back:
-        return by_torch(x, cos, sin)
-    cos, sin = (angle[:, None] if angle.dim() == 3 else angle for angle in (cos, sin))
-    left, right = (x * sin).chunk(2, -1)
-    return (x * cos + torch.cat((right, -left), -1)).to(x.dtype)
 
 
 # --- a model's modules ------------------------------------------------------------------------------------------------
