@@ -162,6 +162,36 @@ def test_a_record_of_other_peoples_code_outlives_a_change_of_the_cutlass_peer(ed
     assert [why_stale(each, SUITE) for each in made] == ["", "", CHANGED, CHANGED]
 
 
+LLAMA = {"block": "llama", "pass": "training", "dtype": "bf16"}
+BLOCKS = {"plain": LLAMA, "attends": LLAMA | {"attention": True}, "encoder": LLAMA | {"block": "encoder"}}
+
+
+@pytest.mark.parametrize(
+    ("file", "stale"),
+    [
+        ("gemm/gated.cuh", ["plain", "attends"]),
+        ("attention/rotary.cuh", ["plain", "attends"]),
+        ("attention/hopper.cuh", ["attends"]),
+        ("attention/split.cuh", ["attends"]),
+        ("attention/backward_hopper.cuh", ["attends"]),
+        ("attention/backward_finish.cuh", ["attends"]),
+        ("gemm/h17_ping_pong.cuh", ["plain", "attends", "encoder"]),
+    ],
+)
+def test_a_record_of_a_block_holds_until_any_kernel_of_it_changes(edit, file, stale):
+    made = {name: stamp([record() | {"case": case}], SUITE, 1.0)[0] for name, case in BLOCKS.items()}
+    assert {why_stale(each, SUITE) for each in made.values()} == {""}
+    edit(file, lambda text: text + "\nstatic int more;")
+    assert [name for name, each in made.items() if why_stale(each, SUITE) == CHANGED] == stale
+
+
+def test_a_record_of_a_block_holds_until_what_is_generated_for_it_changes(monkeypatch):
+    made = {name: stamp([record() | {"case": case}], SUITE, 1.0)[0] for name, case in BLOCKS.items()}
+    real = fingerprint.gate_text
+    monkeypatch.setattr(fingerprint, "gate_text", lambda *how: real(*how) + "int more;" * how[2])
+    assert [name for name, each in made.items() if why_stale(each, SUITE) == CHANGED] == ["plain", "attends"]
+
+
 def test_stale_suites_are_listed_with_seconds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)

@@ -97,7 +97,7 @@ class Gate:
             "type": CPP_TYPES[problem.dtype], "threads": THREADS, "backward": problem.backward,
             "aligned": problem.aligned,
         }  # fmt: skip
-        made = {"gemm/gate.cuh": _text(problem.activation, ITEM_BYTES[problem.dtype] == 2, problem.backward)}
+        made = {"gemm/gate.cuh": text_of(problem.activation, ITEM_BYTES[problem.dtype] == 2, problem.backward)}
         return compile_rung("gemm/gated.cuh", constants, "gated", arch.name, generated=made)
 
     def shape(self, problem: Gating) -> Launch:
@@ -121,7 +121,7 @@ def expressions(activation: str) -> tuple[Recorded, Recorded, Recorded]:
 
 
 @lru_cache(maxsize=64)
-def _text(activation: str, brief: bool, backward: bool) -> str:
+def text_of(activation: str, brief: bool, backward: bool) -> str:
     """gemm/gate.cuh: `gate`, which makes the results of a thread's elements."""
     value, *gradients = expressions(activation)
     made = zip(("first", "second"), gradients if backward else (value,), strict=False)

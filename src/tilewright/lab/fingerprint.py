@@ -26,6 +26,7 @@ from ..attn.rungs import ATTENTION_RUNGS, EVERY_RUNG
 from ..attn.split import SplitRung
 from ..errors import InvalidOperand
 from ..gemm.fused import fused_headers
+from ..gemm.gated import text_of as gate_text
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS, rungs_beside, rungs_for
@@ -88,15 +89,21 @@ def _prepares(rung: Rung) -> tuple[str, ...]:
     return ("gemm/split.cuh",) if rung.splits else ("gemm/turn.cuh",) if rung.dtypes == FP8 else ()
 
 
+def _between_products() -> Iterator[str]:
+    """What a block of Llama's runs besides products and attention."""
+    yield from _files(("gemm/gated.cuh", "attention/rotary.cuh"))
+    yield from (gate_text("silu", True, backward) for backward in (False, True))
+
+
 @lru_cache(maxsize=256)
 def _digest(rung: HashedRung) -> str:
     return hashlib.sha256("\0".join(_parts(rung)).encode()).hexdigest()
 
 
-def kernel_hash(rungs: Iterable[HashedRung]) -> str:
-    """A short hash of the device code of rungs; of CUTLASS's kernel where there are none."""
+def kernel_hash(rungs: Iterable[HashedRung], more: Iterable[str] = ()) -> str:
+    """A short hash of the device code of rungs, and of `more`; of CUTLASS's kernel where there are no rungs."""
     known = sorted(rungs, key=lambda rung: rung.id)
-    told = [_digest(rung) for rung in known] or list(_files(_PEERS))
+    told = [*(_digest(rung) for rung in known), *more] or list(_files(_PEERS))
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:12]
 
 
@@ -105,7 +112,8 @@ def measured_hash(case: dict[str, Any]) -> str:
     code of this package's was compiled for a GPU: other libraries, other projects' files, the emulator's own rows."""
     if not _is_of_the_model(case):
         rungs = rungs_of(case)
-        return kernel_hash(rungs) if rungs or str(case.get("peer")).startswith("cutlass") else ""
+        more = _between_products() if case.get("block") == "llama" else ()
+        return kernel_hash(rungs, more) if rungs or str(case.get("peer")).startswith("cutlass") else ""
     files = (FITTED, *sorted(FITTED.parent.glob("shipped/*.json")))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
@@ -136,7 +144,8 @@ def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
         return ATTENTION_RUNGS
     wanted = case.get("dtype", "f32"), case.get("precision", "ieee")
     thin = rungs_beside(*wanted) if "seed" in case else ()
-    return (*rungs_for(*wanted), *thin) or GEMM_RUNGS
+    attends: tuple[HashedRung, ...] = (*EVERY_RUNG, *BACKWARD_RUNGS) if case.get("attention") else ()
+    return (*rungs_for(*wanted), *thin, *attends) or GEMM_RUNGS
 
 
 def case_hash(suite: dict[str, Any], case: dict[str, Any]) -> str:
