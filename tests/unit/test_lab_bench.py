@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from tilewright.gemm.problem import GemmProblem
-from tilewright.lab.bench import Timing, paired_samples, parse_conditions, percentile, summary
+from tilewright.lab import bench
+from tilewright.lab.bench import Timing, paired_samples, parse_conditions, percentile, summary, time_pairs
 from tilewright.lab.ground import MOST_SETS, sets_for
 
 
@@ -69,6 +72,23 @@ def test_percentiles_interpolate_between_ranks():
     assert percentile([1.0, 2.0], 0.0) == 1.0
     assert percentile([1.0, 2.0], 1.0) == 2.0
     assert percentile([7.0], 0.9) == 7.0
+
+
+@pytest.mark.parametrize(("ms", "wanted"), [(2200.0, 2), (90.0, 10)])
+def test_few_pairs_are_made_where_one_takes_seconds(monkeypatch, ms, wanted):
+    watch, launched = Stopwatch(), []
+
+    def measure(launches) -> list[float]:
+        launched.extend(launches)
+        return [ms if launch(0)[0] == "candidate" else 20.0 for launch in launches]
+
+    watch.measure, watch.close = measure, lambda: None
+    monkeypatch.setattr(bench, "Stopwatch", lambda ordinal: watch)
+    monkeypatch.setattr(bench, "bound_to", lambda ordinal: nullcontext())
+    sides = launches("candidate", 2), launches("reference", 2)
+    timing, _ = time_pairs(0, *sides, seconds=0.0, watched=False)
+    assert (timing.ms, timing.reference_ms, timing.pairs) == (ms, 20.0, wanted)
+    assert len(launched) == 8 or wanted > 2, "two to load both sides on each set, and two pairs"
 
 
 def test_what_the_gpu_cannot_tell_is_left_out_of_the_conditions():

@@ -23,6 +23,9 @@ LEAST_REPLAYS = 20
 QUEUE_MS = 50.0
 """Pairs worth this much are queued before the host waits: the GPU never idles between pairs."""
 MOST_AT_ONCE = 100
+LONG_MS = 1000.0
+FEW_PAIRS = 2
+"""Pairs at least where one takes longer than LONG_MS, without a warm-up before them: seconds of work are one."""
 MOST_WAIT_S = 3.0
 """How much longer than asked a measurement goes on until the conditions have been read under load."""
 
@@ -154,23 +157,28 @@ def time_pairs(
     """(times, conditions under load). One launch a buffer set: the sets are rotated through.
 
     Without `graphs` short kernels are not replayed from graphs either: for references that allocate as they run. Warms
-    up for half of `seconds`, then measures pairs for `seconds`, at least `least_pairs`; the conditions are read
-    while the pairs run. They may have to go on for that: where not `watched`, nothing is read, and {} is given.
+    up for half of `seconds`, then measures pairs for `seconds`, at least `least_pairs`, or FEW_PAIRS where one takes
+    longer than LONG_MS; the conditions are read while the pairs run. They may have to go on for that: where not
+    `watched`, nothing is read, and {} is given.
     """
     watch = Stopwatch(ordinal)
     sides: list[list[Start]] = [list(candidates)] + ([list(references)] if references else [])
     try:
         with bound_to(ordinal), ExitStack() as open_graphs:
-            for index in range(len(candidates)):  # loads modules and workspaces, apart from any time
-                watch.measure([side[index] for side in sides])
-            launches, by_graph = 1, graphs and median(watch.measure(sides[0])) < SHORT_MS
-            if by_graph:
-                rounds = -(-LEAST_REPLAYS // len(candidates))
-                launches = rounds * len(candidates)
-                sides = [[open_graphs.enter_context(watch.graph_of(side * rounds))] for side in sides]
-            pair_ms = sum(watch.measure([side[0] for side in sides]))
-            at_once = min(max(1, int(QUEUE_MS / pair_ms)), MOST_AT_ONCE)
-            paired_samples(watch.measure, sides, seconds / 2, 3, at_once)
+            # loads modules and workspaces, apart from any time
+            firsts = [watch.measure([side[index] for side in sides]) for index in range(len(candidates))]
+            launches, by_graph, at_once = 1, False, 1
+            if min(map(sum, firsts)) > LONG_MS:
+                seconds, least_pairs = 0.0, min(least_pairs, FEW_PAIRS)
+            else:
+                by_graph = graphs and median(watch.measure(sides[0])) < SHORT_MS
+                if by_graph:
+                    rounds = -(-LEAST_REPLAYS // len(candidates))
+                    launches = rounds * len(candidates)
+                    sides = [[open_graphs.enter_context(watch.graph_of(side * rounds))] for side in sides]
+                pair_ms = sum(watch.measure([side[0] for side in sides]))
+                at_once = min(max(1, int(QUEUE_MS / pair_ms)), MOST_AT_ONCE)
+                paired_samples(watch.measure, sides, seconds / 2, 3, at_once)
             if not watched:
                 samples = paired_samples(watch.measure, sides, seconds, least_pairs, at_once)
                 return summary(samples, launches, by_graph), {}
