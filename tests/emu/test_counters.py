@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from tilewright import emu
 from tilewright.emu import banks, coalesce
+from tilewright.gemm.problem import GemmProblem
 from tilewright.jit import compile_source
+from tilewright.lab import counters
+from tilewright.lab.ladder import judged, prepare
 
 LANE = np.arange(32)
 HEAD = 'extern "C" __global__ void k'
@@ -272,3 +275,15 @@ def test_sectors_of_atomics_are_counted_whether_or_not_addresses_come_back():
     expected = int(coalesce.sectors(index.reshape(-1, 32).astype(np.int64) * 4, 4).sum())
     assert result.counters.global_atomic_sectors == expected
     np.testing.assert_array_equal(result.arrays[1], np.bincount(index.reshape(-1), minlength=2048))
+
+
+@pytest.mark.parametrize("rung", ["h17", "h18"])
+def test_the_launch_that_a_profiler_watches_is_the_product_alone_and_right(monkeypatch, rung):
+    problem, executor, made = GemmProblem.dense(256, 512, 512, dtype="bf16"), emu.Emulator("H200"), []
+    executor.synchronize = lambda: None
+    executor.allocate = lambda size: made.append(executor.upload(np.full(size, 0xFF, np.uint8))) or made[-1]
+    monkeypatch.setattr(counters, "executor_for", lambda ordinal: executor)
+    counters._launch_each([f"{rung}:256:512:512:nn:bf16"])
+    assert len(executor.results) == 1
+    stored = executor.download(made[0], 256 * 512 * 2).view(np.uint16).reshape(256, 512)
+    assert judged(stored, problem, prepare(problem)).ok

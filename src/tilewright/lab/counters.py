@@ -10,10 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..arrays.dtypes import ITEM_BYTES
 from ..errors import MissingDependency, TilewrightError
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import Addresses
 from ..gemm.rungs import find_rung
 from ..gpus import Gpu
 from ..jit.gpu_executor import executor_for
@@ -180,10 +181,13 @@ def _launch_each(launches: Sequence[str]) -> None:
     for launch in launches:
         name, m, n, k, layout, dtype = launch.split(":")
         rung, problem = find_rung(name), GemmProblem.dense(int(m), int(n), int(k), layout=layout, dtype=dtype)
-        held = [executor.upload(raw_bytes(side, problem.dtype)) for side in random_operands(problem)]
+        a, b = (executor.upload(raw_bytes(side, problem.dtype)) for side in random_operands(problem))
         out = executor.allocate(ITEM_BYTES[problem.out_dtype] * problem.m * problem.n)
-        kernel = rung.compile(problem, rung.default, executor.arch)
-        executor.launch(kernel, rung.launch(problem, rung.default, Addresses(held[0], held[1], out)))
+        program = Step(rung, rung.default, problem).program
+        # as the stage before leaves it, which would be a second kernel
+        work = executor.upload(np.zeros(program.workspace_bytes, np.uint8)) if program.workspace_bytes else 0
+        product, bases = program.product, {"a": a, "b": b, "c": 0, "out": out, "work": work}
+        executor.launch(product.compile(executor.arch), product.launch(bases, {"alpha": 1.0, "beta": 0.0}))
         executor.synchronize()
 
 
