@@ -7,12 +7,14 @@ import types
 import pytest
 
 from tilewright.errors import WrongResult
+from tilewright.gemm.rung import Rung
 from tilewright.gpus import GPUS
 from tilewright.lab import sweep
+from tilewright.lab.kinds import KINDS, attention_steps
 from tilewright.lab.suite import find_suite, read_suite
 from tilewright.report.tables import PAGES, markdown
 
-SWEEPS = ("fp32-f12-sweep", "precision-sizes", "bf16-wgmma-tiles")
+SWEEPS = ("fp32-f12-sweep", "precision-sizes", "bf16-wgmma-tiles", "bf16-h17-sweep")
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -25,7 +27,8 @@ def test_a_case_names_configs_of_its_rungs(name):
         assert candidate.rung.precision == problem.precision
         assert problem.dtype in candidate.rung.dtypes
     by_rung = [candidate.rung.id for candidate in found]
-    assert max(by_rung.count(rung) for rung in by_rung) <= case.get("keep", case.get("tiles"))
+    most = case["tiles"] * case.get("of_a_tile", 1) if "tiles" in case else case["keep"]
+    assert max(by_rung.count(rung) for rung in by_rung) <= most
 
 
 def test_a_sweep_of_tiles_times_each_tile_once():
@@ -34,6 +37,35 @@ def test_a_sweep_of_tiles_times_each_tile_once():
     tiles = [(candidate.rung.id, candidate.config.tile_m, candidate.config.tile_n) for candidate in found]
     assert len(set(tiles)) == len(tiles) == 2 * case["tiles"]
     assert ("h12_wgmma", 128, 192) in tiles
+
+
+def test_a_sweep_of_a_rungs_space_has_as_many_configs_of_each_tile_none_twice():
+    suite = read_suite(find_suite("bf16-h17-sweep"))
+    (case,) = suite["cases"]
+    found = sweep.candidates(case, GPUS["H200"])
+    tiles = [(candidate.config.tile_m, candidate.config.tile_n) for candidate in found]
+    assert {tiles.count(tile) for tile in tiles} == {case["of_a_tile"]}
+    assert len({candidate.text for candidate in found}) == len(found) == KINDS["sweep"].parts(suite)
+    assert {(candidate.config.cluster_m, candidate.config.cluster_n) for candidate in found} == {(1, 1), (1, 2), (2, 1)}
+    assert found == sweep.candidates(case, GPUS["H200"]), "the same each time"
+
+
+def test_the_kernels_of_a_sweep_are_known_before_its_first_case(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Rung, "compile", lambda rung, problem, config, arch: seen.append((rung.id, config)))
+    (case,) = read_suite(find_suite("bf16-h17-sweep"))["cases"]
+    for compile_one in sweep.kernels([case], GPUS["H200"]):
+        compile_one()
+    assert seen == [(candidate.rung.id, candidate.config) for candidate in sweep.candidates(case, GPUS["H200"])]
+
+
+def test_a_suite_may_want_every_config_of_an_attention_rung():
+    suite = read_suite(find_suite("attention-a24-sweep"))
+    steps = attention_steps(suite, GPUS["H200"])
+    texts = [str(step.config) for step in steps]
+    assert len(set(texts)) == len(texts) > 30
+    assert str(steps[0].rung.default(steps[0].problem, GPUS["H200"].arch)) in texts
+    assert all(step.rung.why_not(step.problem, step.config, GPUS["H200"].arch) is None for step in steps)
 
 
 @pytest.fixture

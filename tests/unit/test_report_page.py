@@ -14,7 +14,7 @@ from tilewright.errors import InvalidOperand, TilewrightError
 from tilewright.lab.record import read_records, write_json
 from tilewright.report import interactive
 from tilewright.report.charts import Bar, Bars, decades, doublings, linear, place
-from tilewright.report.page import build
+from tilewright.report.page import build, charts_of
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
@@ -141,6 +141,34 @@ def test_every_config_of_a_sweep_is_a_tick(page):
     rows = charts(page)["Configs of f12"]["rows"]
     records = read_records(RESULTS / "fp32-f12-sweep-H200.json")
     assert [len(values) for _, values in rows] == [len(record["result"]["configs"]) for record in records]
+
+
+CONFIGS = {
+    "bf16-h17-sweep": ({"m": 64, "n": 64, "k": 64, "layout": "nn", "dtype": "bf16", "rung": "h17_ping_pong"},
+                       ["128x128x64 warp 32x128 6 stages group 8", "128x96x64 warp 32x96 6 stages group 8",
+                        "128x128x64 warp 32x128 5 stages group 4"], ["128x128x64", "128x96x64"]),
+    "attention-a24-sweep": ({"batch": 1, "heads_q": 2, "seq_q": 64, "seq_k": 64, "d_head": 128, "rung": "a24"},
+                            ["(128, 128, 64): 2_stages", "(128, 64, 96): 3_stages+products_in_turns",
+                             "(128, 128, 64): 3_stages"], ["128 x 64", "64 x 96"]),
+}  # fmt: skip
+"""Suite -> case, configs that take 10, 20 and 40 us, and their rows."""
+
+
+@pytest.mark.parametrize("suite", CONFIGS)
+def test_a_landscape_of_one_product_has_a_row_per_tile_and_one_best(tmp_path, suite):
+    case, configs, rows = CONFIGS[suite]
+    origin = {"date": "2026-01-01T00:00:00+00:00", "gpu": "NVIDIA H200"}
+    timed = [{"config_text": text, "us": us} for text, us in zip(configs, (10.0, 20.0, 40.0), strict=True)]
+    if "m" in case:
+        made = [{"case": case, "result": {"right": True, "configs": timed}}]
+    else:
+        made = [{"case": case | {"config_text": c["config_text"]}, "result": {"right": True, "ms": c["us"] / 1e3}}
+                for c in timed]  # fmt: skip
+    write_json(tmp_path / "made.json", [record | {"suite": suite, "provenance": origin} for record in made])
+    (figure,) = (chart for heading, chart in charts_of(tmp_path).items() if heading.startswith("Configs of"))
+    assert [(name, [round(share, 6) for share, _ in values]) for name, values in figure.rows] == [
+        (rows[0], [1.0, 0.25]), (rows[1], [0.5])
+    ]  # fmt: skip
 
 
 def test_the_page_follows_its_records(tmp_path):

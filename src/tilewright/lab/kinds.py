@@ -16,7 +16,7 @@ from ..attn.rungs import parse_config
 from ..errors import ConfigRejected
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import GemmConfig
-from ..gpus import Gpu
+from ..gpus import Gpu, find_gpu
 from .attention import AttentionStep, select_attention_rungs
 from .ladder import Progress, Step
 from .peers import select_peers
@@ -92,8 +92,8 @@ def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
 
 
 def attention_steps(suite: Suite, gpu: Gpu) -> list[AttentionStep]:
-    """The suite's attention cases: their rungs with the best config known, or with the case's own; or, for "planned"
-    cases, what plan_attention chooses on `gpu`."""
+    """The suite's attention cases: their rungs with the best config known, with the case's own, or with "every" one
+    that runs; or, for "planned" cases, what plan_attention chooses on `gpu`."""
     from ..attn.family import plan_attention
 
     steps = []
@@ -108,8 +108,12 @@ def attention_steps(suite: Suite, gpu: Gpu) -> list[AttentionStep]:
             steps.append(AttentionStep(plan.rung, plan.config, problem))
             continue
         for rung in select_attention_rungs(case.get("rungs")):
-            config = parse_config(case["config"]) if "config" in case else rung.default(problem, gpu.arch)
-            steps.append(AttentionStep(rung, config, problem))
+            if (named := case.get("config")) == "every":
+                space = rung.space(problem.d_head)
+                configs = [config for config in space if rung.why_not(problem, config, gpu.arch) is None]
+            else:
+                configs = [parse_config(named) if named else rung.default(problem, gpu.arch)]
+            steps += [AttentionStep(rung, config, problem) for config in configs]
     return steps
 
 
@@ -187,6 +191,12 @@ def _sweep(suite: Suite, run: Run) -> Records:
     )
 
 
+def _swept(suite: Suite) -> int:
+    """How many configs a sweep times, about."""
+    cases = suite["cases"]
+    return sum(case["tiles"] * case.get("of_a_tile", 1) if "tiles" in case else case.get("keep", 12) for case in cases)
+
+
 def _executed(suite: Suite, run: Run) -> Records:
     attends = [case for case in suite["cases"] if "seq" in case]
     multiplies = [case for case in suite["cases"] if "seq" not in case]
@@ -211,14 +221,20 @@ KINDS: dict[str, Kind] = {
     "beside-cublaslt": Kind(_timed_cases("beside_cublaslt.cublaslt_records"), 2, **_of("beside_torch")),
     "beside-copies": Kind(_timed_cases("beside_torch.copy_records"), 0.9, **_of("beside_torch")),
     "power": Kind(_timed_cases("beside_torch.power_records"), 6, **_of("beside_torch")),
-    "sweep": Kind(_sweep, 1.2, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
+    "sweep": Kind(_sweep, 1.2, parts=_swept, kernels=_kernels("sweep.kernels")),
     "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 3),
     "accuracy": Kind(_cases("accuracy.accuracy_records"), 1),
     "counters": Kind(_counters, 3),
     "stalls": Kind(_stalls, 4),
     "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
     "cold": Kind(_cases("cold.cold_records"), 15),
-    "attention": Kind(_attention, 3, kernels=_attention_kernels, planned=_step(attention_steps)),
+    "attention": Kind(
+        _attention,
+        2,
+        parts=lambda suite: len(attention_steps(suite, find_gpu("H200"))),
+        kernels=_attention_kernels,
+        planned=_step(attention_steps),
+    ),
     "attention-backward": Kind(
         _timed_cases("backward_gpu.backward_records"),
         4,

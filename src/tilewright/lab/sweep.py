@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from random import Random
 from typing import Any
 
 from ..errors import WrongResult
@@ -11,12 +13,14 @@ from ..gemm.space import explore
 from ..gemm.stages import program_for
 from ..gpus import Gpu
 from ..jit.device import device
-from ..jit.gpu_executor import executor_for
+from ..jit.timing import Start
 from ..plan.plan import Plan
 from ..plan.space import Candidate
+from ..run.program import Program
 from .climb_gpu import origin_of
-from .ground import Ground, program_launch, verify_reference
+from .ground import Buffers, Ground, program_launch
 from .ladder import Progress, silent
+from .peers.entrant import Entrant, judge
 from .reference import needed_reference
 from .select import select_rungs
 
@@ -35,18 +39,33 @@ def problem_of(case: dict[str, Any]) -> GemmProblem:
 
 def candidates(case: dict[str, Any], gpu: Gpu) -> list[Candidate]:
     """The first `keep` configs of each of a case's rungs, in the model's order; or of the first `tiles` tiles the first
-    config."""
+    config, with others of the same tile drawn at random where a case wants `of_a_tile`."""
     problem = problem_of(case)
     found: list[Candidate] = []
     for rung in select_rungs(case.get("rungs"), problem.dtype, problem.precision):
         if "tiles" not in case:
             found += explore(problem, gpu, [rung], case.get("keep", KEEP)).kept
             continue
-        firsts: dict[tuple[int, int], Candidate] = {}
+        by_tile: dict[tuple[int, int], list[Candidate]] = {}
         for candidate in explore(problem, gpu, [rung], ALL).kept:
-            firsts.setdefault((candidate.config.tile_m, candidate.config.tile_n), candidate)
-        found += list(firsts.values())[: case["tiles"]]
+            by_tile.setdefault((candidate.config.tile_m, candidate.config.tile_n), []).append(candidate)
+        for first, *others in list(by_tile.values())[: case["tiles"]]:
+            drawn = Random(0).sample(others, min(case.get("of_a_tile", 1) - 1, len(others)))
+            found += [first, *drawn]
     return found
+
+
+def kernels(cases: Sequence[dict[str, Any]], gpu: Gpu) -> Iterator[Callable[[], object]]:
+    """Return what the cases launch, for precompile."""
+    for case in cases:
+        for candidate in candidates(case, gpu):
+            yield from (partial(stage.compile, gpu.arch) for stage in _program(problem_of(case), candidate).stages)
+
+
+def _program(problem: GemmProblem, candidate: Candidate) -> Program:
+    """The launches of a candidate."""
+    plan = Plan(candidate.rung, candidate.config, "the suite", "a config of a sweep", packs=candidate.packs)
+    return program_for(problem, plan)
 
 
 def sweep_records(
@@ -88,15 +107,16 @@ def sweep_records(
 
 def _timed(candidate: Candidate, ground: Ground, seconds: float) -> dict[str, Any]:
     """A config's figures. Raises WrongResult."""
-    problem, where = ground.problem, ground.where
-    plan = Plan(candidate.rung, candidate.config, "the suite", "a config of a sweep", packs=candidate.packs)
-    program = program_for(problem, plan)
-    kernels = [stage.compile(where.arch) for stage in program.stages]
-    own = [program_launch(program, kernels, buffers, where.ordinal) for buffers in ground.sets]
-    verify_reference(
-        str(candidate), own[0], ground.sets[0].out.address, executor_for(where.ordinal), problem, ground.given
-    )
-    times = ground.timed(own, seconds)
+    where, program = ground.where, _program(ground.problem, candidate)
+    compiled = [stage.compile(where.arch) for stage in program.stages]
+
+    def prepare(buffers: Buffers) -> Start:
+        return program_launch(program, compiled, buffers, where.ordinal)
+
+    verdict = judge(Entrant(str(candidate), prepare), ground)
+    if not verdict.ok:
+        raise WrongResult(f"{candidate}: {verdict.reason}")
+    times = ground.timed(list(map(prepare, ground.sets)), seconds)
     return times | {
         "rung": candidate.rung.id, "config_text": str(candidate.config), "min_blocks": candidate.config.min_blocks,
         "packs": list(candidate.packs), "us": times["ms"] * 1e3, "ratio_to_torch": times["ratio"],

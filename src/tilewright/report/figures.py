@@ -329,27 +329,51 @@ def climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path]
     return make
 
 
-def landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """Every config that was measured for a product, as a share of the best one's speed."""
+def _product(record: Record) -> str:
+    """The problem of a record, in a few words."""
+    case = record["case"]
+    if "m" in case:
+        return "{m}x{n}x{k} {layout}".format(**case)
+    return "{batch} x {heads_q} heads, {seq_q} x {seq_k}, d_head {d_head}".format(**case)
+
+
+def _configs(record: Record) -> list[tuple[str, float]]:
+    """(text, us) of every config of a record: a sweep's holds many, another is of one."""
+    case, result = record["case"], record["result"]
+    one = [{"config_text": case.get("config_text"), "us": result["ms"] * 1e3}] if "ms" in result else []
+    return [(str(config["config_text"]), float(config["us"])) for config in result.get("configs", one)]
+
+
+def landscape(suite: str, heading: str, part: Callable[[str], str] | None = None) -> Callable[[Path], list[Figure]]:
+    """Every config that was measured for a product, as a share of the best one's speed: a row per product, or per part
+    of its configs, which `part` makes of a config's text."""
 
     def make(folder: Path) -> list[Figure]:
-        records = [r for r in find_records(folder, suite) if r["result"].get("configs")]
+        records = [record for record in find_records(folder, suite) if _configs(record)]
         if not records:
             return []
-        rows, data = [], []
+        best: dict[str, float] = {}
+        held: dict[tuple[str, str], list[tuple[str, float]]] = {}
         for record in records:
-            case, configs = record["case"], record["result"]["configs"]
-            best = min(config["us"] for config in configs)
-            name = "{m}x{n}x{k} {layout}".format(**case)
+            product = _product(record)
+            for text, us in _configs(record):
+                held.setdefault((product, part(text) if part else ""), []).append((text, us))
+                best[product] = min(us, best.get(product, us))
+        rows, data = [], []
+        for (product, name), configs in held.items():
+            shares = [best[product] / us for _, us in configs]
             values = [
-                (best / c["us"], f"{name}: {c['config_text']}, {c['us']:g} us, {best / c['us']:.1%}") for c in configs
+                (share, f"{name or product}: {text}, {us:g} us, {share:.1%}")
+                for share, (text, us) in zip(shares, configs, strict=True)
             ]
-            rows.append((name, values))
-            near = sum(share >= 0.95 for share, _ in values)
-            data.append((name, str(len(configs)), str(configs[0]["config_text"]), f"{best:g}", str(near),
-                         f"{median(share for share, _ in values):.0%}"))  # fmt: skip
+            rows.append((name or product, values))
+            text, us = min(configs, key=lambda config: config[1])
+            near = sum(share >= 0.95 for share in shares)
+            data.append((name or product, str(len(configs)), text, f"{us:g}", str(near), f"{median(shares):.0%}"))
         words = "Each tick is a config, placed by its share of the best one's speed: how much the choice matters."
-        names = ("product", "configs", "the best", "us", "within 5%", "the median's share")
+        if part:
+            words += f" {', '.join(best)}: a row per tile."
+        names = ("tile" if part else "product", "configs", "the best", "us", "within 5%", "the median's share")
         chart = charts.Strips(heading, rows, "share of the best config's speed")
         return [Figure(heading, words, chart, Grid("", names, tuple(data)), origin_of(folder, records))]
 

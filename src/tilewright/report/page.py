@@ -6,6 +6,7 @@ built from page/ (TypeScript, Vite) and shipped as it is built. Each chart has i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -89,6 +90,11 @@ def _warp_tile(record: Record) -> str:
     return name if "warp" not in config else f"{name.split('_')[0]} {config.split('warp ')[1].removesuffix(' group 8')}"
 
 
+def _attention_tile(config: str) -> str:
+    _, queries, keys = re.findall(r"\d+", config)[:3]
+    return f"{queries} x {keys}"
+
+
 def _layout(record: Record) -> str:
     return str(record["case"]["layout"]).upper()
 
@@ -154,7 +160,11 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
                "FlashAttention-2"),
         by_size("attention-planned", "seq_q", "Attention as planned by length", _attention_case, "cuDNN"),
     )),
-    ("Tuning landscapes", (landscape("fp32-f12-sweep", "Configs of f12"),)),
+    ("Tuning landscapes", (
+        landscape("fp32-f12-sweep", "Configs of f12"),
+        landscape("bf16-h17-sweep", "Configs of h17", lambda config: config.split()[0]),
+        landscape("attention-a24-sweep", "Configs of a24", _attention_tile),
+    )),
 )  # fmt: skip
 
 
