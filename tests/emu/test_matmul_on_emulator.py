@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.util import spec_from_loader
 
 import numpy as np
 import pytest
@@ -230,3 +234,42 @@ def test_an_emulator_can_be_entered_again_and_in_itself_and_decorates():
 def test_a_way_to_treat_hazards_that_is_not_known_is_refused_before_with():
     with pytest.raises(tw.errors.InvalidOperand, match="ignore"):
         tw.emulator(hazards="ignore")
+
+
+class HalfLoaded(MetaPathFinder, Loader):
+    """Imports an empty module by that name, and on the way does what another thread may do: it calls a function."""
+
+    def __init__(self, name, call):
+        self.name, self.call = name, call
+
+    def find_spec(self, fullname, path=None, target=None):
+        return spec_from_loader(fullname, self) if fullname == self.name else None
+
+    def exec_module(self, module):
+        self.call()
+
+
+@pytest.mark.parametrize("library", ["numpy.ma", "torch", "cupy"])
+def test_calls_pass_while_another_thread_imports_a_library(monkeypatch, library):
+    a, q = np.ones((2, 3), np.float32), np.ones((1, 1, 4, 32), np.float16)
+    results = []
+
+    def calls():
+        with tw.emulator():
+            results.append(tw.matmul(a, a.T, alpha=np.float32(2)))
+            results.append(tw.grouped_matmul(a, a.T[None], [2]))
+            results.append(tw.attention(q, q, q, bias=np.ones((4, 4), bool)))
+            results.append(tw.quantize(a)[1])
+
+    monkeypatch.setattr(np, "ma", np.ma)  # an import binds a module to its parent's name
+    monkeypatch.delitem(sys.modules, library, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [HalfLoaded(library, calls), *sys.meta_path])
+    try:
+        import_module(library)
+    finally:
+        sys.modules.pop(library, None)  # before monkeypatch brings the right one back
+    product, grouped, weighted, scale = results
+    assert (product == 6).all()
+    assert (grouped == 3).all()
+    assert (weighted == 1).all()
+    assert scale == np.float32(1) / 448

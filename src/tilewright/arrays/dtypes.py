@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidOperand
+from .loaded import loaded
 
 ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
 FP8 = ("e4m3", "e5m2")
@@ -59,7 +59,7 @@ def numpy_dtype(dtype: str, like: Any = None) -> np.dtype:
     have = getattr(like, "dtype", None)
     if isinstance(have, np.dtype) and have.name == name:
         return have
-    module = sys.modules.get("ml_dtypes")
+    module = loaded("ml_dtypes")
     if module is None:
         raise InvalidOperand(
             f"NumPy has no {name} of its own for the result. Import ml_dtypes, pass an out of its dtype, or ask for "

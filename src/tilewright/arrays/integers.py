@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..errors import InvalidOperand
 from . import dlpack
+from .loaded import loaded
 from .view import Operand, torch_stream
 
 
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
 def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integers:
     """`value` as integers for operand `of`, whose view is given: on its GPU as int32, or on the host as any, which
     become int32 once they are checked. Raises InvalidOperand."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.device.type == "cuda":
             ordinal = value.get_device()
@@ -53,7 +53,7 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
                 torch_stream(torch, ordinal), value,
             )  # fmt: skip
         value = value.numpy()
-    cupy = sys.modules.get("cupy")
+    cupy = loaded("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
         ordinal = int(value.device.id)
         return _on_gpu(

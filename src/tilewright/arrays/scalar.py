@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import sys
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidOperand
+from .loaded import loaded
 
 
 def flag(value: Any, name: str) -> bool:
@@ -20,7 +20,7 @@ def flag(value: Any, name: str) -> bool:
 
 def scalar(value: Any, name: str) -> float:
     """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is not a real number in range."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if getattr(value, "requires_grad", False) and (torch is None or torch.is_grad_enabled()):
         raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
     if getattr(getattr(value, "dtype", None), "kind", "") == "c":  # NumPy would discard the imaginary part

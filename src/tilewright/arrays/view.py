@@ -5,7 +5,6 @@ No array library is imported here: an array of a library can only exist once its
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,6 +18,7 @@ from ..jit import device_calls
 from . import dlpack
 from .dtypes import DTYPE_NAMES, ITEM_BYTES, SHORT_NAMES
 from .float8 import Float8Array
+from .loaded import loaded
 
 
 @dataclass(frozen=True, init=False)
@@ -102,16 +102,16 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
         return _from_numpy(value, name, SHORT_NAMES)
     if isinstance(value, Operand):  # a buffer that XLA passes
         return value if value.name == name else replace(value, name=name)
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(value, name, torch)
-    cupy = sys.modules.get("cupy")
+    cupy = loaded("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
         return _from_cupy(value, name, cupy, SHORT_NAMES)
     if isinstance(value, Float8Array):
         return _from_bytes(value, name, cupy)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        jax = sys.modules.get("jax")
+        jax = loaded("jax")
         kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
         return _from_dlpack(value, name, kind, stream)
     interface = getattr(value, "__cuda_array_interface__", None)  # asked once: libraries make it anew each time
@@ -192,7 +192,7 @@ def _from_bytes(array: Float8Array, name: str, cupy: Any) -> Operand:
 
 def _from_numpy(array: np.ndarray, name: str, names: Mapping[str, str]) -> Operand:
     """`names`: the dtypes that are taken, by NumPy's names for them."""
-    masked = sys.modules.get("numpy.ma")  # loaded wherever an array is masked; np.ma would load it, which takes a while
+    masked = loaded("numpy.ma")  # loaded wherever an array is masked; np.ma would load it, which takes a while
     if masked is not None and isinstance(array, masked.MaskedArray):
         advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
         raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
+from ..arrays.loaded import loaded
 from ..errors import InvalidOperand
 
 
@@ -22,7 +22,7 @@ def as_bias(bias: Any, q: Any) -> Any:
 
 
 def _of_mask(mask: Any, q: Any) -> Any:
-    torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
+    torch, cupy, jax = (loaded(name) for name in ("torch", "cupy", "jax"))
     if torch is not None and isinstance(mask, torch.Tensor):
         dtype = q.dtype if isinstance(q, torch.Tensor) and q.is_floating_point() else torch.float32
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.logical_not(), -torch.inf)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div, numpy_dtype, parse_dtype
 from ..arrays.float8 import LARGEST, Float8Array, to_bits
+from ..arrays.loaded import loaded
 from ..arrays.view import as_operand
 from ..errors import InvalidOperand, MissingDependency, install, suggests
 from ..jit.launch import current_executor
@@ -51,7 +52,7 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
         raise InvalidOperand(f"dtype={dtype!r} is not fp8. Pass 'e4m3' or 'e5m2'.")
     shape = tuple(getattr(x, "shape", ()))
     _check_block(block, shape)
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    torch, cupy = loaded("torch"), loaded("cupy")
     if torch is not None and isinstance(x, torch.Tensor):
         _check_dtype(str(x.dtype).removeprefix("torch."))
         with torch.no_grad():

@@ -7,12 +7,12 @@ of the same signature needs no more than addresses.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import dlpack
+from ..arrays.loaded import loaded
 from ..arrays.view import Operand, as_operand
 from ..errors import InvalidOperand
 from ..jit import device_calls
@@ -79,7 +79,7 @@ def _of_dlpack(value: Any, stream: int) -> Glance | None:
         return None
     capsule = dlpack.capsule_of(value, stream or dlpack.LEGACY_STREAM)
     raw = dlpack.Raw.of(capsule, "a")
-    jax = sys.modules.get("jax")
+    jax = loaded("jax")
     kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
     address, place, form, shape, strides, read_only = raw
     signature = (kind, place, form, shape, strides, read_only, address & 15)

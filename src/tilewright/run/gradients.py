@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
+from ..arrays.loaded import loaded
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
 from . import frameworks
@@ -43,14 +43,14 @@ def breaks_graphs(function: Function) -> Function:
 def traced(array: Any) -> bool:
     """Return whether torch.compile follows a call on this tensor: it can follow the operators that give gradients, but
     no launches."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling() and isinstance(array, torch.Tensor)
 
 
 def wanted(arrays: Iterable[Any]) -> bool:
     """Return whether one of them is a torch tensor that requires a gradient, and gradients are on, where kernels
     run."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is None or not torch.is_grad_enabled():
         return False
     tensors = [x for x in arrays if isinstance(x, torch.Tensor)]
