@@ -156,6 +156,14 @@ def test_a_boolean_mask_hides_pairs_and_whole_rows():
     assert (dq[:, :, 7] == 0).all()
 
 
+def test_a_boolean_mask_without_axes_is_one_for_every_pair():
+    q, k, v, _ = operands()
+    with tw.emulator():
+        shown, hidden = (tw.attention(q, k, v, bias=np.array(seen)) for seen in (True, False))
+        assert np.array_equal(shown, tw.attention(q, k, v, bias=np.ones((1, 1), bool)))
+    assert (hidden == 0).all()
+
+
 ALIBI = 0.125
 SCORES = {
     "alibi": (lambda s, b, h, i, j: s - ALIBI * (h + 1) * abs(i - j), None),

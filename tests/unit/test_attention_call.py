@@ -123,6 +123,7 @@ REFUSED = [
     (lambda: read_attention(Q, K, K, out=Q), "overlaps"),
     (lambda: read_attention([1], K, K), "q is of type list"),
     (lambda: read_attention(Q.astype(">f2"), K, K), "is >f2; attention takes float16"),
+    (lambda: read_attention(Q, K, K, bias=np.True_), "bias=np.True_ is one number: added"),
     (lambda: read_attention(Q, K, K, bias=2.0), "added to every score it changes no weight"),
     (lambda: read_attention(Q, K, K, window=(2.5, 1)), "window=(2.5, 1) must be two whole numbers"),
     (lambda: read_attention(Q, K, K, out=zeros(2, 4, 10, 64, dtype=np.float32)), "Pass an out of q's dtype, or none"),

@@ -92,6 +92,7 @@ def test_positional_arguments_keep_their_form_and_take_the_parameters_names(axpy
         (("--arg", "x=f32[256]=ones"), "y is missing, a is missing, n is missing"),
         ((*NAMED, "--reference", "z = x"), "names 'z'; the buffers are x, y"),
         ((*NAMED, "--reference", "y = zzz"), "NameError"),
+        ((*NAMED, "--reference", "y = 'zzz'"), "could not convert string"),
         ((*NAMED, "--reference", "y = (x"), "is not a Python expression"),
         ((*NAMED, "--reference", "nonsense"), "is not NAME = EXPRESSION"),
         ((*NAMED, "--reference", "gone.py"), "is not a file"),

@@ -62,8 +62,8 @@ def test_bits_are_those_of_ml_dtypes_but_for_how_a_nan_is_written(dtype):
 
 @pytest.mark.parametrize(
     ("block", "shape"),
-    [(None, ()), ((1, -1), (2, 150, 1)), ((-1, 1), (2, 1, 300)), ((1, 128), (2, 150, 3)), ((128, 128), (2, 2, 3)),
-     ((-1, -1), (2, 1, 1))],
+    [(None, ()), ((1, -1), (2, 150, 1)), ((-1, np.int64(1)), (2, 1, 300)), ((1, 128), (2, 150, 3)),
+     ((128, 128), (2, 2, 3)), ((-1, -1), (2, 1, 1))],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", TYPES)
 def test_each_block_is_scaled_by_its_largest_number(block, shape, dtype):

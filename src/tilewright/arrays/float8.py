@@ -61,7 +61,7 @@ def to_values(bits: np.ndarray, dtype: str) -> np.ndarray:
 def to_bits(values: Any, dtype: str, library: Any = np) -> Any:
     """float32 values as bytes of fp8, rounded to nearest even; `library` is NumPy, or CuPy for its arrays.
 
-    The bits are those of torch's cast: beyond the largest number e5m2 becomes infinite and e4m3, which has no
+    Beyond the largest number e5m2 becomes infinite and e4m3, which has no
     infinities, NaN. A NaN is 0x7f with its sign.
     """
     digits, bias = _SHAPE[dtype]

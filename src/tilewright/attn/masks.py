@@ -16,7 +16,7 @@ def as_bias(bias: Any, q: Any) -> Any:
     Raises InvalidOperand for booleans of a library that is not torch, NumPy, CuPy or JAX.
     """
     dtype = getattr(bias, "dtype", None)
-    if dtype is None or str(dtype) not in ("bool", "torch.bool") or getattr(bias, "ndim", 0) == 0:
+    if str(dtype) not in ("bool", "torch.bool") or isinstance(bias, np.generic):  # a number is refused by name
         return bias
     return _of_mask(bias, q)
 

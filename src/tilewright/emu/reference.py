@@ -58,13 +58,12 @@ class Reference:
         try:
             want = np.asarray(eval(self.expression, {"np": np, "numpy": np, **before}))
             got = np.asarray(after[self.buffer])
-            want = np.broadcast_to(want, got.shape)
+            return differences(self.text, got, np.broadcast_to(want, got.shape), tolerance)
         except Exception as error:
             raise InvalidOperand(
                 f"the reference {self.text!r} failed ({type(error).__name__}: {error}). It may name np and "
                 f"{', '.join(before)}, as they were before the launch."
             ) from error
-        return differences(self.text, got, want, tolerance)
 
     def _judged(self, before: Mapping[str, Any], after: Mapping[str, np.ndarray]) -> str:
         try:

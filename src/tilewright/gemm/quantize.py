@@ -40,10 +40,10 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
             (128, 128)   [..., ceil(k / 128), ceil(n / 128)]          b
 
     A scale is the largest finite magnitude of its block divided by the dtype's largest number, in float32; a block of
-    zeros has scale 1. x8 is x / scale, computed in float32 and rounded to nearest even, as torch casts. NaN stays. An
-    infinity stays in e5m2 and becomes NaN in e4m3. Scales of (1, 128) are stored column by column, because kernels read
-    those of neighbouring rows together. x8 has x's layout where its rows are contiguous. Quantize a weight [n, k] as it
-    is, and pass its transpose to `matmul`.
+    zeros has scale 1, and none is below 2^-126. x8 is x / scale, computed in float32 and rounded to nearest even. NaN
+    stays. An infinity stays in e5m2 and becomes NaN in e4m3. Scales of (1, 128) are stored column by column, because
+    kernels read those of neighbouring rows together. x8 has x's layout where its rows are contiguous. Quantize a weight
+    [n, k] as it is, and pass its transpose to `matmul`.
 
     Raises InvalidOperand for other arrays, dtypes and blocks; MissingDependency where ml_dtypes is not installed.
     """
@@ -87,7 +87,8 @@ def _check_block(block: Any, shape: tuple[int, ...]) -> None:
     if block is None:
         return
     pair = isinstance(block, tuple) and len(block) == 2
-    if not pair or not all(type(side) is int and (side > 0 or side == -1) for side in block):
+    whole = pair and all(isinstance(side, (int, np.integer)) and not isinstance(side, bool) for side in block)
+    if not whole or any(side <= 0 and side != -1 for side in block):
         raise InvalidOperand(
             f"block={block!r}: pass (rows, columns) that share a scale, -1 for all of an axis, or None."
         )
