@@ -7,8 +7,9 @@ import sys
 import warnings
 
 import pytest
+from rich.console import Console
 
-from tilewright.cli import main
+from tilewright.cli import installation, main
 
 
 @pytest.fixture
@@ -114,7 +115,8 @@ def test_help_has_examples(run, command):
         (("banks", "--swizzle", "1,2"), "(3, 3, 3)"),
         (("explain", "attention"), "--attention 4x32/8x4096x128"),
         (("roofline", "4096x4096x64"), "--shape 4096x4096x64"),
-        (("report", "nothing"), "Suites: attention-backward"),
+        (("report", "nothing"), "Suites: attention-"),
+        (("check", "."), "is a folder"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path, monkeypatch):
@@ -125,6 +127,25 @@ def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path,
     assert word in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+def test_suites_without_records_are_not_offered(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "never.json").write_text('{"name": "never", "kind": "times", "cases": []}')
+    record = {"suite": "made", "case": {}, "result": {}, "provenance": {"date": "2026-01-01"}}
+    (tmp_path / "benchmarks" / "results" / "made.json").write_text(json.dumps([record]))
+    _, _, err = run("report", "never")
+    assert "Suites: made." in err
+
+
+@pytest.mark.parametrize("width", [1, 9, 40])
+def test_findings_are_told_in_a_narrow_terminal_too(run, monkeypatch, width):
+    monkeypatch.setattr(installation, "console", lambda: Console(width=width))
+    status, out, _ = run("doctor")
+    assert status == 0
+    assert "NVRTC" in out
+    assert "verdict" in out
 
 
 def test_the_documents_example_of_occupancy(run):

@@ -16,6 +16,10 @@ from .options import Json
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
 
 
+_NARROW = 20
+"""Rows of a finding are no shorter, however narrow the terminal."""
+
+
 def doctor(json_file: Json = None) -> None:
     """Say what was found here, what is missing, and how to get it."""
     from rich.text import Text
@@ -43,7 +47,7 @@ def _rows(paragraphs: Sequence[str], width: int, indent: int) -> list[str]:
     rows = [
         row
         for paragraph in filter(None, paragraphs)
-        for row in textwrap.wrap(paragraph, width - indent, break_long_words=False, break_on_hyphens=False)
+        for row in textwrap.wrap(paragraph, max(width - indent, _NARROW), break_long_words=False, break_on_hyphens=False)
     ]
     return [" " * max(min(indent, width - len(row)), 0) + row for row in rows]
 

@@ -210,15 +210,16 @@ def _pictures(root: Path, write: bool) -> list[Path]:
 def _print_records(names: list[str]) -> list[dict[str, Any]]:
     """Print the newest records of suites as tables; the records."""
     from ..errors import TilewrightError, did_you_mean
-    from ..lab.record import find_records
-    from ..lab.suite import benchmarks, suites
+    from ..lab.record import find_records, of_boards
+    from ..lab.suite import benchmarks
     from ..report.tables import PAGES, markdown, terminal_tables
 
     told = []
     for name in names:
         records = find_records(benchmarks() / "results", name)
         if not records:
-            near = did_you_mean(name, suites()) or f" Suites: {', '.join(suites())}."
+            known = dict.fromkeys(suite for suite, _ in of_boards(benchmarks() / "results"))
+            near = did_you_mean(name, known) or f" Suites: {', '.join(known)}."
             raise TilewrightError(f"there are no records of {name!r} in {benchmarks() / 'results'}.{near}")
         columns = PAGES.get(name)
         if columns is None:

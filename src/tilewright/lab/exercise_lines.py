@@ -80,6 +80,8 @@ def read_exercise(path: Path, sizes: Mapping[str, int] | None = None, entry: str
 
     Raises InvalidOperand.
     """
+    if path.is_dir():
+        raise InvalidOperand(f"{path} is a folder. Name a .cu file in it.")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
