@@ -44,10 +44,11 @@ def doctor(json_file: Json = None) -> None:
 
 def _rows(paragraphs: Sequence[str], width: int, indent: int) -> list[str]:
     """The words of paragraphs in rows that start at `indent`, or further left where a path needs it: none is broken."""
+    room = max(width - indent, _NARROW)
     rows = [
         row
         for paragraph in filter(None, paragraphs)
-        for row in textwrap.wrap(paragraph, max(width - indent, _NARROW), break_long_words=False, break_on_hyphens=False)
+        for row in textwrap.wrap(paragraph, room, break_long_words=False, break_on_hyphens=False)
     ]
     return [" " * max(min(indent, width - len(row)), 0) + row for row in rows]
 
