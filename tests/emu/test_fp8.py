@@ -44,7 +44,7 @@ def test_small_integers_are_multiplied_exactly(rung, sizes, layouts):
     """Sizes that nothing divides, k odd too, in every layout: what tensor cores cannot read is packed first."""
     m, n, k = sizes
     rng = np.random.default_rng(k)
-    if k == 1 and find_rung(rung).maps.__name__ == "_tma_maps":
+    if k == 1 and find_rung(rung).loaders:
         pytest.skip("TMA has no line to read along k")
     a = lies(rng.integers(-2, 3, (m, k)).astype(E4M3), layouts[0])
     b = lies(rng.integers(-2, 3, (k, n)).astype(E5M2), layouts[1])
@@ -53,7 +53,7 @@ def test_small_integers_are_multiplied_exactly(rung, sizes, layouts):
     np.testing.assert_array_equal(out, product(a, b))
 
 
-@pytest.mark.parametrize("rung", ["q01_convert", *PROMOTED])
+@pytest.mark.parametrize("rung", ["q01_convert", *PROMOTED, "q07_cluster_k"])
 @pytest.mark.parametrize("dtypes", [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)], ids=str)
 def test_every_mixture_is_within_what_the_rule_may_lose(rung, dtypes):
     a, b = normal((70, 300), dtypes[0]), normal((72, 300), dtypes[1]).T
@@ -111,6 +111,22 @@ def test_every_way_to_take_partial_sums_is_right(config, blocks):
         out = tw.matmul(a, b, a_scale=a_scale, b_scale=b_scale, out_dtype="f32", rung="q03", config=config)
     exact = product(a, b, a_scale, b_scale)
     assert np.abs(out - exact).max() < 2e-3 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 8])
+@pytest.mark.parametrize("scaled", ["rows and columns", "blocks"])
+@pytest.mark.parametrize("k", [0, 100, 128 * 5, 128 * 13 + 16])
+def test_a_cluster_adds_up_its_parts_of_k(blocks, scaled, k):
+    """More blocks than steps, and than groups of columns; scales of blocks begin where a block's part does."""
+    config = GemmConfig(64, 96, 128, warp_m=16, warp_n=96, stages=4, part_n=96, cluster_k=blocks)
+    m, n = 70, 136
+    a, b, bias = normal((m, k)), normal((n, k)).T, np.arange(n, dtype=np.float32)
+    down, across = ceil(k / BLOCK), ceil(n / BLOCK)
+    a_scale, b_scale = (scales(m, down), scales(down, across)) if scaled == "blocks" else (scales(m, 1), scales(1, n))
+    with tw.emulator():
+        out = tw.matmul(a, b, a_scale=a_scale, b_scale=b_scale, bias=bias, out_dtype="f32", rung="q07", config=config)
+    exact = product(a, b, a_scale, b_scale) if k else np.zeros((m, n))
+    assert np.abs(out - exact - bias).max() <= 2e-3 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("k", [0, 128, 256, 384, 512, 640])

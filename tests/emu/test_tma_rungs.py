@@ -96,6 +96,15 @@ def test_a_cluster_of_nine_blocks_is_refused():
     assert "2 to 8 blocks; cluster_k is 9" in (reason or "")
 
 
+def test_parts_of_k_are_refused_where_their_fp32_buffers_do_not_fit():
+    """With bf16 results a warp's buffers take half of that, and fit."""
+    config = GemmConfig(64, 96, 64, warp_m=16, warp_n=96, stages=11, staged=1, group_m=8)
+    problem, whole = Bench(Case(128, 2112, 64, dtype="bf16", out_dtype="bf16")).problem, find_rung("h15")
+    assert whole.why_not(problem, config, ARCHS["sm_90a"]) is None
+    reason = whole.why_not(problem, dataclasses.replace(config, split_k=3), ARCHS["sm_90a"])
+    assert "needs 233648 B of shared memory per block; sm_90a allows 232448" in (reason or "")
+
+
 @every_rung
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_the_ring_is_right_at_fewer_and_more_tiles_than_it_has_stages(rung, stages):

@@ -15,7 +15,7 @@
 extern "C" __global__ void __cluster_dims__(Cfg::cluster_k, 1, 1) __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
     gemm(const __grid_constant__ TmaMaps maps, const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Product = TmaProduct<Cfg>;
+  using Product = typename ProductOf<Cfg>::Product;
   using Sums = ClusterSums<Cfg, typename Product::Sums>;
   constexpr int place = Product::tile_bytes > Sums::bytes ? Product::tile_bytes : Sums::bytes;
   const unsigned tiles = shared_address(shared);
@@ -34,6 +34,8 @@ extern "C" __global__ void __cluster_dims__(Cfg::cluster_k, 1, 1) __launch_bound
       if (product.range.tiles > 0) prefetch_tensor_map(maps.a), prefetch_tensor_map(maps.b);
       product.load(maps, origin);
     }
+    if constexpr (Product::also > 0)
+      if (threadIdx.x / 32 == Cfg::threads / 32 + 1) product.load_also(origin);
     __syncwarp();
     cluster_sync();
   } else {

@@ -91,7 +91,14 @@ with 64 and 128 rows and 0.4% at 4096 x 7168 x 16384, and 1 to 3% slower at k = 
 
 
 def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
-    found = tma.maps_of(*_for_tma(config, problem))
+    return _long_lines(tma.maps_of(*_for_tma(config, problem)), problem)
+
+
+def _operand_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+    return _long_lines(tma.operand_maps(*_for_tma(config, problem)), problem)
+
+
+def _long_lines(found: dict[str, TensorMap | None], problem: GemmProblem) -> dict[str, TensorMap | None]:
     if problem.k < _LONG or problem.batch > 1:  # batches, and groups, were not measured
         return found
     return {name: one and replace(one, fetched=256) for name, one in found.items()}
@@ -227,6 +234,10 @@ def _check_tma_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     return _check_tma(config, problem) or _why_no_tma(tma.check_cluster, config, problem)
 
 
+def _check_cluster_k(config: WgmmaConfig, problem: GemmProblem) -> str | None:
+    return _check_tma(config, problem) or _why_no_tma(tma.check_cluster_k, config, problem)
+
+
 def _check_fast(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if problem.scaled_blocks:
         return "the scales of blocks are applied every 128 of k: sums that the tensor cores keep are of all k"
@@ -282,6 +293,24 @@ def _fast_space() -> tuple[WgmmaConfig, ...]:
 _ANY = GemmProblem.dense(128, 128, 128, layout="nt", dtype="e4m3")
 
 
+def _cluster_k_space() -> tuple[WgmmaConfig, ...]:
+    """Tiles of few rows, in clusters that share k."""
+    shapes = (
+        # tile_m, tile_n, warp_m, warp_n, part_n
+        (64, 64, 16, 64, 64), (64, 96, 16, 96, 96), (64, 128, 16, 128, 128), (64, 192, 16, 192, 192),
+        (128, 32, 16, 32, 32), (128, 64, 16, 64, 64), (128, 96, 16, 96, 96), (128, 128, 16, 128, 128),
+    )  # fmt: skip
+    configs = (
+        replace(_promoted(*shape, stages), cluster_k=blocks)
+        for shape in shapes
+        for stages in (5, 6, 8)
+        for blocks in (2, 3, 4)
+        if blocks <= shape[1] // 32
+    )
+    return tuple(config for config in configs if _tma_shared(config, _ANY) + 1024 <= SHARED_OF_AN_SM)
+
+
+
 def _staged(space: tuple[WgmmaConfig, ...]) -> tuple[WgmmaConfig, ...]:
     """The configs of a space, and the same with results through one or two buffers of a warp, where these fit."""
     return tuple(
@@ -314,6 +343,14 @@ def _tma_rung(
     )  # fmt: skip
 
 
+_CLUSTER_K = Rung(
+    "q07_cluster_k", "a cluster shares k, as h19: few rows make wider tiles, which ask L2 for less",
+    "gemm/q07_cluster_k.cuh", FP8, replace(_promoted(64, 64, 16, 64, 64, 8), cluster_k=2), _cluster_k_space,
+    _tma_shared, _check_cluster_k, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_tma_constants,
+    only_on="sm_90a", warpgroups=True, must_pack=must_pack, loaders=tma.WARPGROUP, maps=_operand_maps,
+)  # fmt: skip
+
+
 FP8_RUNGS: tuple[Rung, ...] = (
     Rung(
         "q01_convert", "fp8 through the ring of 16 bits: fragments become fp16, exactly, on their way to mma.sync",
@@ -337,4 +374,5 @@ FP8_RUNGS: tuple[Rung, ...] = (
               _FAST, lambda: _staged(_fast_space()), _check_fast, "fast"),
     _tma_rung("q06_fast_cluster", "the same by clusters, as h16", replace(_FAST, cluster_m=2),
               lambda: _clusters(_staged(_fast_space())), _check_fast_cluster, "fast"),
+    _CLUSTER_K,
 )  # fmt: skip

@@ -240,7 +240,7 @@ def _stream_space() -> tuple[WgmmaConfig, ...]:
 _CLUSTER_K = WgmmaConfig(128, 128, 64, warp_m=16, warp_n=128, stages=6, group_m=8, cluster_k=4)
 
 
-def _check_cluster_k(config: WgmmaConfig, problem: GemmProblem) -> str | None:
+def check_cluster_k(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if not 2 <= config.cluster_k <= MOST_BLOCKS:
         return f"a cluster is 2 to {MOST_BLOCKS} blocks; cluster_k is {config.cluster_k}"
     return check_tiles(config, problem)
@@ -293,7 +293,7 @@ TMA_RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         "h19_cluster_k", "a cluster shares k: its blocks add their sums up through each other's shared memory",
-        "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, shared_of, _check_cluster_k, vector_bytes=16,
+        "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, shared_of, check_cluster_k, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=constants_of, only_on="sm_90a", warpgroups=True,
         loaders=WARPGROUP, maps=operand_maps,
     ),

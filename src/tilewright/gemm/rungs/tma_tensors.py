@@ -125,8 +125,9 @@ def staged_of(config: WgmmaConfig, problem: GemmProblem) -> int:
 
 
 def _row_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Bytes of a buffer's row (StagedRows in tile/store_staged.cuh)."""
-    return 64 if config.warp_n * ITEM_BYTES[problem.out_dtype] % 128 else 128
+    """Bytes of a buffer's row (StagedRows in tile/store_staged.cuh). Parts of k leave as fp32."""
+    item = ITEM_BYTES["f32" if config.split_k > 1 else problem.out_dtype]
+    return 64 if config.warp_n * item % 128 else 128
 
 
 def staging_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
