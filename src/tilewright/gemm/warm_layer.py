@@ -5,6 +5,7 @@ Both launch what products of the same operands launched, with no view of a trans
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,36 +17,33 @@ from .fusion import request
 from .warm import WarmProduct
 
 
-@dataclass(eq=False)
-class WarmLayer:
-    """A layer that was made before. Equal to itself alone, so that it is a quick part of a key."""
-
-    call: Any
-    """What the caller keeps with it."""
-    laid: tuple[tuple[Any, ...], tuple[Any, ...]]
-    """How x and weight lie (`lies`)."""
-    product: WarmProduct | None = None
-    """None until its product was remembered."""
-
-
-layer_calls: Calls[WarmLayer] = Calls()
-
-
-def lies(x: Any) -> tuple[Any, ...]:
-    """Return what of a tensor without tangent, negation or gradient decides how it is read."""
-    return x.shape, x.stride(), x.data_ptr() & 15, x.dtype
-
-
 class WarmGradients(NamedTuple):
     """The products that make a layer's gradients; None for one that nothing needs."""
 
     of_x: WarmProduct | None
     of_weight: WarmProduct | None
+    lie_so: Callable[..., bool]
+    """Whether the result's gradient, and what is multiplied by it, lie as they did (libraries.lying_as)."""
+    low: tuple[int, ...]
+    """The low bits of their addresses."""
     ordinal: int
     workspace_bytes: int
 
 
-gradient_calls: Calls[WarmGradients] = Calls()
+@dataclass(eq=False)
+class WarmLayer:
+    """A layer that was made before."""
+
+    call: Any
+    """What the caller keeps with it."""
+    product: WarmProduct | None = None
+    """None until its product was remembered."""
+    gradients: tuple[WarmGradients, ...] = ()
+    """For the ways in which the operands of its gradients lay of late."""
+
+
+MOST_WAYS = 4
+layer_calls: Calls[WarmLayer] = Calls()
 
 
 def _key(
@@ -167,25 +165,22 @@ def remember_derivative(
 # --- its gradients ----------------------------------------------------------------------------------------------------
 
 
-def _gradient_key(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
-    return known, grad.stride(), grad.data_ptr() & 15, grad.dtype, grad.is_neg(), x is None, weight is None
-
-
 def warm_gradients(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
     """(grad @ weight, grad.T @ x), or MISS. x is None where weight needs no gradient, weight where x needs none."""
-    library = libraries.known.get(type(grad))
-    if library is None:
-        return MISS
-    x_lies, weight_lies = known.laid
+    given = (grad, weight) if x is None else (grad, x) if weight is None else (grad, x, weight)
     try:
-        call = gradient_calls.get(_gradient_key(known, grad, x, weight))
-        if x is not None and (x.shape, x.stride(), x.data_ptr() & 15, x.dtype) != x_lies:
-            return MISS  # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise
-        if weight is not None and (weight.shape, weight.stride(), weight.data_ptr() & 15, weight.dtype) != weight_lies:
-            return MISS
+        low = low_bits(given)
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    if call is None or current_executor() is not None or not library.is_plain(call.ordinal):
+    for call in known.gradients:
+        asked_alike = (call.of_x is None) is (weight is None) and (call.of_weight is None) is (x is None)
+        # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise than what was saved
+        if asked_alike and call.low == low and call.lie_so(*given):
+            break
+    else:
+        return MISS
+    library = libraries.known[type(grad)]
+    if current_executor() is not None or not library.is_plain(call.ordinal):
         return MISS
     address, stream = library.address, library.stream(call.ordinal)
     held, work = library.scratch(call.workspace_bytes) if call.workspace_bytes else (None, 0)
@@ -205,6 +200,10 @@ def warm_gradients(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
     return of_x, of_weight
 
 
+def low_bits(tensors: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([one.data_ptr() & 15 for one in tensors])
+
+
 def remember_gradients(
     known: WarmLayer, grad: Any, x: Any, weight: Any, of_x: tuple[Any, ...] | None, of_weight: tuple[Any, ...] | None
 ) -> None:
@@ -216,8 +215,11 @@ def remember_gradients(
     if any(product is None and made is not None for product, made in zip(products, (of_x, of_weight), strict=True)):
         return
     launches = [product.launches for product in products if product is not None]
-    if not launches or any(y is not None and lies(y) != laid for y, laid in zip((x, weight), known.laid, strict=True)):
+    if not launches:
         return
-    most = max(one.workspace_bytes for one in launches)
-    key = _gradient_key(known, grad, x, weight)
-    gradient_calls.put(key, WarmGradients(products[0], products[1], launches[0].ordinal, most))
+    given = [one for one in (grad, x, weight) if one is not None]
+    way = WarmGradients(
+        products[0], products[1], libraries.lying_as(*given), low_bits(given), launches[0].ordinal,
+        max(one.workspace_bytes for one in launches),
+    )  # fmt: skip
+    known.gradients = (way, *known.gradients[: MOST_WAYS - 1])

@@ -105,9 +105,8 @@ class Executor(Protocol):
 _current: ContextVar[Executor | None] = ContextVar("tilewright_executor", default=None)
 
 
-def current_executor() -> Executor | None:
-    """The executor installed by `use_executor` around the caller, or None: then the arrays' own device runs."""
-    return _current.get()
+current_executor: Callable[[], Executor | None] = _current.get
+"""Returns the executor installed by `use_executor` around the caller, or None: then the arrays' own device runs."""
 
 
 @contextlib.contextmanager

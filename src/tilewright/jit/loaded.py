@@ -188,8 +188,8 @@ class Prepared:
         self._launch, self._launch_with = device.driver().cuLaunchKernel, device.driver().cuLaunchKernelEx
         self._config = _overlapping(launch, grid, shared) if launch.overlaps and gpu.arch.can_overlap_grids else None
         self._stream = -1
-        self._placed: dict[int, tuple[TensorMap, int]] = {}
-        """The tensor map at each byte of the parameters, and its address."""
+        self.placed: dict[int, tuple[TensorMap, int]] = {}
+        """The tensor map at each byte of the parameters, and its address. A loop over the same memory writes one."""
         self.lock = threading.Lock()
 
     def launch(self, params: bytes, stream: int, maps: Sequence[tuple[int, TensorMap, int]]) -> None:
@@ -199,18 +199,16 @@ class Prepared:
         """
         with self.lock:  # the driver reads the buffer during the call
             self.bytes[: len(params)] = params
-            self._placed.clear()
+            self.placed.clear()
             for at, description, address in maps:
                 self.put_map(at, description, address)
             self.start(stream)
 
     def put_map(self, at: int, description: TensorMap, address: int) -> None:
         """Write a tensor map into the parameters. The caller holds `lock`."""
-        asked = (description, address)
-        if self._placed.get(at) != asked:  # a loop over the same memory writes it once
-            self._placed.pop(at, None)
-            self.bytes[at : at + MAP_BYTES] = encoded(description, address, self.ordinal)
-            self._placed[at] = asked
+        self.placed.pop(at, None)
+        self.bytes[at : at + MAP_BYTES] = encoded(description, address, self.ordinal)
+        self.placed[at] = description, address
 
     def start(self, stream: int) -> None:
         """Do as `launch`, with the parameters that are there. The caller holds `lock`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -170,3 +171,25 @@ def allocator(torch: Any) -> Any:
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     quick = getattr(guards, "_empty_strided_cuda", None)
     return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))
+
+
+def lying_as(*tensors: Any) -> Callable[..., bool]:
+    """Return what tells of as many tensors of torch's whether each has the type, dtype, shape, strides, device and lazy
+    negation of its like here.
+
+    Where torch has it, that is what its compiled code asks before it runs: a third of the time that reading takes. It
+    says no of one tensor that is there twice.
+    """
+    guards: Any = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
+    with suppress(AttributeError, TypeError, RuntimeError, SystemError):
+        sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+        guard = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        if guard.check(*tensors):
+            quick: Callable[..., bool] = guard.check
+            return quick
+    laid = list(map(_lies, tensors))
+    return lambda *given: list(map(_lies, given)) == laid
+
+
+def _lies(x: Any) -> tuple[Any, ...]:
+    return type(x), x.dtype, x.shape, x.stride(), x.is_neg(), x.device

@@ -68,7 +68,9 @@ class Remembered:
                         for place, scalar in places:
                             floats[place] = scalars[scalar]
                     for at, description, base, offset in maps:
-                        prepared.put_map(at, description, bases[base] + offset)
+                        placed = description, bases[base] + offset
+                        if prepared.placed.get(at) != placed:
+                            prepared.put_map(at, *placed)
                     prepared.start(stream)
         except DeviceError:
             if step is not self.steps[0]:

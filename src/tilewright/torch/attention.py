@@ -221,9 +221,9 @@ def scaled_dot_product_attention(
     dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256) torch's own does, and a RuntimeWarning says
     so once for each reason. Gradients: see this module.
     """
-    if not all(isinstance(x, Tensor) for x in (query, key, value)):
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
         return _torchs(query, key, value)  # says what it takes
-    if runs_here(query) and torch.is_autocast_enabled(query.device.type):
+    if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu") and runs_here(query):
         query, key, value = map(as_autocast_does, (query, key, value))
     asked = is_causal, scale, enable_gqa
     simple = (
@@ -267,6 +267,6 @@ def _again(query: Tensor, key: Tensor, value: Tensor, asked: tuple[Any, ...]) ->
     known = attention_warm.find(query, key, value, asked)
     if known is None:
         return MISS
-    if known.laid:
+    if known.wanted:
         return attend_again(query, key, value, known)
     return repeat(known.call, query, key, value)

@@ -6,8 +6,9 @@ lie as q does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,20 +23,33 @@ _CODE = modification_of(None).code
 _SLOPE = differentiable(None).slope
 
 
-@dataclass(frozen=True, eq=False)
+class Gradients(NamedTuple):
+    """The launches that made gradients of a known call before."""
+
+    lie_so: Callable[..., bool]
+    """Whether q, k, v, the gradient, the result and the LSE lie as theirs did (libraries.lying_as)."""
+    low: list[int]
+    """The low bits of their addresses."""
+    deterministic: bool
+    call: WarmCall
+
+
+@dataclass(eq=False)
 class Known:
-    """A call that was made before. Equal to itself alone, so that it is a quick part of a key."""
+    """A call that was made before."""
 
     options: Any
     """attention_gradient.Options."""
     call: WarmCall
     """It gives the LSE too where a gradient is wanted."""
-    laid: tuple[Any, ...]
-    """How its operands, result and LSE lie (`_laid`); empty where no gradient is wanted."""
+    wanted: bool
+    """Whether a gradient is."""
+    gradients: tuple[Gradients, ...] = ()
+    """For the ways in which gradients of its result lay of late. What it holds goes with it when tables change."""
 
 
+MOST_WAYS = 4
 _forward: Calls[Known] = Calls()
-_backward: Calls[WarmCall] = Calls()
 _deterministic = torch.are_deterministic_algorithms_enabled
 
 
@@ -71,59 +85,46 @@ def remember(q: Tensor, k: Tensor, v: Tensor, out: Tensor, asked: tuple[Any, ...
             return
         like_out = (tuple(out.shape), out.stride(), out.dtype)
         call = replace(found, results=(like_out, *found.results[1:]))
-        laid: tuple[Any, ...] = ()
-        if len(call.results) == 2:  # both are new: at multiples of 16 bytes
-            new = (one for shape, strides, dtype in call.results for one in (shape, strides, 0, dtype))
-            laid = (*_laid(q), *_laid(k), *_laid(v), *new)
-        _forward.put((library.pair(q, k), library.signature(v), asked), Known(options, call, laid))
+        _forward.put((library.pair(q, k), library.signature(v), asked), Known(options, call, len(call.results) == 2))
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return
-
-
-def _laid(x: Tensor) -> tuple[Any, ...]:
-    return x.shape, x.stride(), x.data_ptr() & 15, x.dtype
-
-
-def _gradient_key(known: Known, grad: Tensor) -> Any:
-    return known, grad.stride(), grad.data_ptr() & 15, grad.dtype, grad.is_neg(), _deterministic()
 
 
 def gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...]) -> Any:
     """(dq, dk, dv) of q, k, v, out and the LSE, which were `saved`, or MISS."""
     q, k, v, out, lse = saved
     try:
-        call = _backward.get(_gradient_key(known, grad))
-        if call is None or (
-            q.shape, q.stride(), q.data_ptr() & 15, q.dtype, k.shape, k.stride(), k.data_ptr() & 15, k.dtype,
-            v.shape, v.stride(), v.data_ptr() & 15, v.dtype, out.shape, out.stride(), out.data_ptr() & 15, out.dtype,
-            lse.shape, lse.stride(), lse.data_ptr() & 15, lse.dtype,
-        ) != known.laid:  # fmt: skip
-            return MISS  # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise
+        given = [q.data_ptr(), k.data_ptr(), v.data_ptr(), grad.data_ptr(), out.data_ptr(), lse.data_ptr()]
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    library = libraries.known[type(grad)]
-    return call.run(library, [library.address(one) for one in (q, k, v, grad, out, lse)])
+    deterministic, low = _deterministic(), [one & 15 for one in given]
+    for way in known.gradients:
+        # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise than what was saved
+        if way.low == low and way.deterministic == deterministic and way.lie_so(q, k, v, grad, out, lse):
+            return way.call.run(libraries.known[type(grad)], given)
+    return MISS
 
 
 def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
     """Let later gradients like those just made be found."""
     try:
-        key = _gradient_key(known, grad)
         q, k, v, out, lse = saved
+        given = (q, k, v, grad, out, lse)
         outside = q.stride(1) < q.stride(2) and q.shape[1] > 1 and q.shape[2] > 1
-        if outside:
-            grad, q, k, v, out = (x.transpose(1, 2) for x in (grad, q, k, v, out))
+        q, k, v, turned, out = (x.transpose(1, 2) for x in (q, k, v, grad, out)) if outside else (q, k, v, grad, out)
         words = known.options.words()
         found = warm.backward_calls.find(
-            (q, k, v, None, None, None, grad, out, lse, None),
+            (q, k, v, None, None, None, turned, out, lse, None),
             (
                 words["is_causal"], words["scale"], words["window"], words["softcap"], "bshd" if outside else "bhsd",
                 _deterministic(), None, None, _CODE, _SLOPE,
             ),
         )  # fmt: skip
-        if found is None or sum(map(_laid, saved), ()) != known.laid:
+        if found is None:
             return
         laid = tuple((tuple(x.shape), x.stride(), x.dtype) for x in results)
-        _backward.put(key, replace(found, results=laid))
-    except (AttributeError, RuntimeError, TypeError):
+        low = [one.data_ptr() & 15 for one in given]
+        way = Gradients(libraries.lying_as(*given), low, _deterministic(), replace(found, results=laid))
+        known.gradients = (way, *known.gradients[: MOST_WAYS - 1])
+    except (AttributeError, KeyError, RuntimeError, TypeError):
         return

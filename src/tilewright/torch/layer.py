@@ -18,7 +18,6 @@ from ..gemm.warm_layer import (
     GRAD,
     WarmLayer,
     find_layer,
-    lies,
     product_of,
     remember_derivative,
     remember_gradients,
@@ -79,7 +78,7 @@ def new_layer(
     """A layer that was not made before."""
     like_bias = None if bias is None else (bias.shape, bias.dtype)
     call = _Call(x.shape, x.dtype, weight.shape, like_bias, activation, options)
-    return WarmLayer(call, (lies(x), lies(weight)))
+    return WarmLayer(call)
 
 
 def _whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: _Call) -> torch.Tensor:
