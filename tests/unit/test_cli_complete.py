@@ -56,7 +56,8 @@ def test_every_command_that_names_a_gpu_completes_it_by_a_name_that_is_understoo
 
 def test_installing_the_completion_leaves_with_status_0(tmp_path):
     environment = os.environ | {"HOME": str(tmp_path), "SHELL": "/bin/bash", "PYTHONPATH": str(SOURCE)}
-    command = f"{sys.executable} -m tilewright --install-completion bash"
+    # bash stays, as what follows is its own: the command asks which shell started it
+    command = f"{sys.executable} -m tilewright --install-completion bash; exit $?"
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "tilewright" in next((tmp_path / ".bash_completions").iterdir()).read_text()
