@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,17 @@ def test_terminal_tables_fit_and_lose_nothing(columns, width):
     for name, cell in columns:
         assert any(name in line for line in lines)
         assert any(cell(record) in line for line in lines)
+
+
+@pytest.mark.parametrize("suite", [name for name, page in tables.PAGES.items() if callable(page)])
+def test_a_summary_is_a_table_of_a_terminal_too(suite):
+    records = find_records(RESULTS, suite) or pytest.skip(f"no record of {suite} yet")
+    lines = rendered(tables.PAGES[suite], records, 80)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert not any("|" in line or "**" in line or "…" in line for line in lines)
+    told = [line for line in tables.markdown(tables.PAGES[suite], records).splitlines() if line.startswith("|")]
+    cells = {cell.strip(" *") for line in told for cell in line.split("|")}
+    assert {cell for cell in cells if re.fullmatch(r"[\d.%]+", cell)} <= set(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import InvalidOperand, TilewrightError
-from tilewright.lab.record import read_records, write_json
+from tilewright.lab.record import find_records, read_records, write_json
 from tilewright.report import interactive
 from tilewright.report.charts import Bar, Bars, decades, doublings, linear, place
 from tilewright.report.page import build, charts_of
+from tilewright.report.tables import PAGES, markdown
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
@@ -169,6 +170,9 @@ def test_a_landscape_of_one_product_has_a_row_per_tile_and_one_best(tmp_path, su
     assert [(name, [round(share, 6) for share, _ in values]) for name, values in figure.rows] == [
         (rows[0], [1.0, 0.25]), (rows[1], [0.5])
     ]  # fmt: skip
+    told = markdown(PAGES[suite], find_records(tmp_path, suite))
+    assert f"| {rows[0]} | 2 | {configs[0]} | 10 | 100.0% | 1 | 62% |" in told
+    assert f"| {rows[1]} | 1 | {configs[1]} | 20 | 50.0% | 0 | 50% |" in told
 
 
 def test_the_page_follows_its_records(tmp_path):

@@ -212,7 +212,7 @@ def _print_records(names: list[str]) -> list[dict[str, Any]]:
     from ..errors import TilewrightError, did_you_mean
     from ..lab.record import find_records, of_boards
     from ..lab.suite import benchmarks
-    from ..report.tables import PAGES, markdown, terminal_tables
+    from ..report.tables import PAGES, days, terminal_tables
 
     told = []
     for name in names:
@@ -226,10 +226,8 @@ def _print_records(names: list[str]) -> list[dict[str, Any]]:
             raise TilewrightError(
                 f"no table is defined for {name!r}. --json writes its records. Tables: {', '.join(PAGES)}."
             )
-        title = f"{name}, on {records[0]['provenance'].get('gpu')}, {records[0]['provenance']['date'][:10]}"
-        if callable(columns):
-            say(f"{title}\n{markdown(columns, records)}")
-        else:
-            show(title, terminal_tables(columns, records, console().width))
+        gpu = records[0]["provenance"].get("gpu")
+        title = f"{name}, {f'on {gpu}, ' if gpu else ''}{days(records)}"
+        show(title, terminal_tables(columns, records, console().width))
         told += records
     return told

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ..lab.bank_map import banks
@@ -16,7 +15,7 @@ from ..lab.record import find_records, who
 from ..lab.rooflines import RooflineReport, board_of, roofline
 from ..lab.shown import Grid
 from ..lab.suite import read_suite
-from . import charts, profiles
+from . import charts, landscapes, profiles
 from .charts import Bar, Chart, Dot, Line
 from .tables import days
 
@@ -329,52 +328,23 @@ def climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path]
     return make
 
 
-def _product(record: Record) -> str:
-    """The problem of a record, in a few words."""
-    case = record["case"]
-    if "m" in case:
-        return "{m}x{n}x{k} {layout}".format(**case)
-    return "{batch} x {heads_q} heads, {seq_q} x {seq_k}, d_head {d_head}".format(**case)
-
-
-def _configs(record: Record) -> list[tuple[str, float]]:
-    """(text, us) of every config of a record: a sweep's holds many, another is of one."""
-    case, result = record["case"], record["result"]
-    one = [{"config_text": case.get("config_text"), "us": result["ms"] * 1e3}] if "ms" in result else []
-    return [(str(config["config_text"]), float(config["us"])) for config in result.get("configs", one)]
-
-
-def landscape(suite: str, heading: str, part: Callable[[str], str] | None = None) -> Callable[[Path], list[Figure]]:
-    """Every config that was measured for a product, as a share of the best one's speed: a row per product, or per part
-    of its configs, which `part` makes of a config's text."""
+def landscape(suite: str, heading: str, part: landscapes.Part | None = None) -> Callable[[Path], list[Figure]]:
+    """Every config that was measured, as a share of the best one's speed: see landscapes.rows."""
 
     def make(folder: Path) -> list[Figure]:
-        records = [record for record in find_records(folder, suite) if _configs(record)]
-        if not records:
+        records = find_records(folder, suite)
+        found = landscapes.rows(records, part)
+        if not found:
             return []
-        best: dict[str, float] = {}
-        held: dict[tuple[str, str], list[tuple[str, float]]] = {}
-        for record in records:
-            product = _product(record)
-            for text, us in _configs(record):
-                held.setdefault((product, part(text) if part else ""), []).append((text, us))
-                best[product] = min(us, best.get(product, us))
-        rows, data = [], []
-        for (product, name), configs in held.items():
-            shares = [best[product] / us for _, us in configs]
-            values = [
-                (share, f"{name or product}: {text}, {us:g} us, {share:.1%}")
-                for share, (text, us) in zip(shares, configs, strict=True)
-            ]
-            rows.append((name or product, values))
-            text, us = min(configs, key=lambda config: config[1])
-            near = sum(share >= 0.95 for share in shares)
-            data.append((name or product, str(len(configs)), text, f"{us:g}", str(near), f"{median(shares):.0%}"))
+        ticks = [
+            (row.name, [(share, f"{row.name}: {text}, {us:g} us, {share:.1%}") for text, us, share in row.configs])
+            for row in found
+        ]
         words = "Each tick is a config, placed by its share of the best one's speed: how much the choice matters."
         if part:
-            words += f" {', '.join(best)}: a row per tile."
-        names = ("tile" if part else "product", "configs", "the best", "us", "within 5%", "the median's share")
-        chart = charts.Strips(heading, rows, "share of the best config's speed")
-        return [Figure(heading, words, chart, Grid("", names, tuple(data)), origin_of(folder, records))]
+            words += f" {', '.join(dict.fromkeys(row.product for row in found))}: a row per tile."
+        chart = charts.Strips(heading, ticks, "share of the best config's speed")
+        data = Grid("", landscapes.NAMES, tuple(row.cells for row in found))
+        return [Figure(heading, words, chart, data, origin_of(folder, records))]
 
     return make

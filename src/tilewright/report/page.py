@@ -6,7 +6,6 @@ built from page/ (TypeScript, Vite) and shipped as it is built. Each chart has i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -17,7 +16,7 @@ from ..lab.record import who
 from ..lab.shown import Grid
 from ..lab.statements import TITLES, claims
 from ..lab.statements.statement import figure
-from . import cards, charts, interactive
+from . import cards, charts, interactive, landscapes
 from .figures import (
     Figure,
     Record,
@@ -90,11 +89,6 @@ def _warp_tile(record: Record) -> str:
     return name if "warp" not in config else f"{name.split('_')[0]} {config.split('warp ')[1].removesuffix(' group 8')}"
 
 
-def _attention_tile(config: str) -> str:
-    _, queries, keys = re.findall(r"\d+", config)[:3]
-    return f"{queries} x {keys}"
-
-
 def _layout(record: Record) -> str:
     return str(record["case"]["layout"]).upper()
 
@@ -162,8 +156,8 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
     )),
     ("Tuning landscapes", (
         landscape("fp32-f12-sweep", "Configs of f12"),
-        landscape("bf16-h17-sweep", "Configs of h17", lambda config: config.split()[0]),
-        landscape("attention-a24-sweep", "Configs of a24", _attention_tile),
+        landscape("bf16-h17-sweep", "Configs of h17", landscapes.tile),
+        landscape("attention-a24-sweep", "Configs of a24", landscapes.attention_tile),
     )),
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 from ..lab.fingerprint import NO_SUITE
@@ -16,6 +17,7 @@ from . import (
     compiled,
     fp8,
     grouped,
+    landscapes,
     precision,
     profiles,
     sanitizer,
@@ -307,6 +309,8 @@ PAGES: dict[str, Page] = {
     "bf16-stalls": STALLS16_PAGE,
     "bf16-counters": COUNTERS_PAGE,
     "bf16-wgmma-tiles": TILES_PAGE,
+    "fp32-f12-sweep": landscapes.page(),
+    "bf16-h17-sweep": landscapes.page(landscapes.tile),
     "bf16-products": PRODUCTS_PAGE,
     "bf16-cubes": PRODUCTS_PAGE,
     "hopper-products": beside_torch.summary,
@@ -320,6 +324,7 @@ PAGES: dict[str, Page] = {
     "fp32-spread": SPREAD_PAGE,
     "attention-ladder": attention.LADDER,
     "attention-causal": attention.LADDER,
+    "attention-a24-sweep": landscapes.page(landscapes.attention_tile),
     "attention-buffer": attention.LADDER,
     "attention-swizzle": attention.LADDER,
     "attention-hopper": attention.SIZES,
@@ -359,10 +364,27 @@ PAGES: dict[str, Page] = {
 """Which columns a suite's records have in README and docs."""
 
 
-def terminal_tables(columns: Sequence[Column], records: Sequence[Record], width: int) -> list[Any]:
-    """The records as rich Tables that fit `width` characters: see report.terminal."""
+def terminal_tables(columns: Page | Sequence[Column], records: Sequence[Record], width: int) -> list[Any]:
+    """The records as rich Tables that fit `width` characters (see report.terminal), and lines of text."""
+    if callable(columns):
+        return _terminal_lines(columns(records, [""] * len(records)), width)
     rows = [[cell(record) for _, cell in columns] for record in records]
     return terminal.tables([name for name, _ in columns], rows, width, wrong=list(map(went_wrong, records)))
+
+
+def _terminal_lines(lines: Sequence[str], width: int) -> list[Any]:
+    """Markdown's tables as rich Tables, and its other lines."""
+    from rich.text import Text
+
+    made: list[Any] = []
+    for is_table, group in groupby(filter(None, lines), lambda line: line.startswith("|")):
+        plain = [line.replace("**", "") for line in group]
+        if is_table:
+            names, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in plain)
+            made += terminal.tables(names, rows, width, text={*terminal.TEXT, names[0], "the fastest of them"})
+        else:
+            made += map(Text, plain)
+    return made
 
 
 def markdown(columns: Page, records: Sequence[Record], stale: Sequence[str] = ()) -> str:
