@@ -310,7 +310,6 @@ def _cluster_k_space() -> tuple[WgmmaConfig, ...]:
     return tuple(config for config in configs if _tma_shared(config, _ANY) + 1024 <= SHARED_OF_AN_SM)
 
 
-
 def _staged(space: tuple[WgmmaConfig, ...]) -> tuple[WgmmaConfig, ...]:
     """The configs of a space, and the same with results through one or two buffers of a warp, where these fit."""
     return tuple(
