@@ -113,11 +113,12 @@ def _backward(
 
 
 def recompute(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: Options, with_lse: bool = False, score: Score = None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: Options, with_lse: bool = False,
+    score: Score = None, twice: bool = False,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """The same result by torch's operators; where rows may see no key, [..., rows, 1] of bool: which see one; the LSE.
 
-    Rows that see none hold anything finite.
+    Rows that see none hold anything finite. `twice`: its gradient has one, as those of torch's fused kernels have not.
     """
     is_causal, scale, left, right, softcap = options
     sq, sk = q.shape[2], k.shape[2]
@@ -125,7 +126,7 @@ def recompute(
     if groups > 1:
         k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     right = 0 if is_causal else right
-    steps = softcap != 0 or with_lse or score is not None
+    steps = twice or softcap != 0 or with_lse or score is not None
     if bias is None and not steps and left < 0 and (right < 0 or (right == 0 and sq == sk)):
         found = _torchs(q, k, v, is_causal=right == 0, scale=scale)
         return found, None, None
@@ -187,7 +188,8 @@ def _by_torch(
         for n in asked:
             leaves[n].requires_grad_()
     with torch.enable_grad():
-        out, seen, lse = recompute(leaves[0], leaves[1], leaves[2], leaves[3], options, grad_lse is not None, score)
+        q, k, v, bias = leaves
+        out, seen, lse = recompute(q, k, v, bias, options, grad_lse is not None, score, again)
     results, grads = [out], [grad if seen is None else grad.masked_fill(~seen, 0)]
     if grad_lse is not None:
         assert lse is not None
