@@ -72,6 +72,39 @@ def test_a_warm_call_of_arrays_on_a_gpu_plans_nothing_and_is_right(board, kind, 
         assert np.allclose(out.array, 2 * a.array @ b.array, atol=1e-4)
 
 
+class Movable(Dlpack):
+    place = 2, 0
+
+    def __dlpack_device__(self):
+        return self.place
+
+    def __dlpack__(self, stream=None, **options):
+        from tilewright.arrays import dlpack
+
+        if self.place == (1, 0):
+            assert stream is None, "as torch has it"
+            return dlpack.give(self.array.ctypes.data, self.array.shape, "f32", (1, 0), self.array, versioned=False)
+        return super().__dlpack__(**options)
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2], ids=["a", "b", "out"])
+def test_arrays_are_not_asked_where_they_are_until_one_of_their_type_is_elsewhere(board, moved, monkeypatch):
+    arrays = [in_place(Movable, (64, 64))[1] for _ in range(3)]
+    a, b, out = arrays
+    for _ in range(2):
+        tw.matmul(a, b, out=out)
+    with monkeypatch.context() as during:
+        during.setattr(Movable, "__dlpack_device__", lambda self: pytest.fail("it was asked"))
+        tw.matmul(a, b, out=out, alpha=2.0)
+    assert np.allclose(out.array, 2 * a.array @ b.array, atol=1e-4)
+    arrays[moved].place = 1, 0
+    with pytest.raises(InvalidOperand, match=r"on the (CPU|host)"):
+        tw.matmul(a, b, out=out)
+    arrays[moved].place = 2, 0
+    tw.matmul(a, b, out=out, alpha=3.0)
+    assert np.allclose(out.array, 3 * a.array @ b.array, atol=1e-4)
+
+
 def test_a_warm_call_of_an_interface_gives_a_new_result(board, monkeypatch):
     (_, a), (_, b) = (in_place(Interface, (64, 64)) for _ in range(2))
     tw.matmul(a, b)

@@ -351,17 +351,17 @@ def _in_place_warm(
     result = empty_like(first.operand(), call.shape, call.dtype) if out_view is None else out
     at = out_view.address if out_view is not None else result_operand(result, first.operand()).address
     addresses = [0 if view is None else view.address for view in inputs]
-    executor = gpu_executor.executor_for(launches.ordinal)
     with device.bound_to(launches.ordinal), in_order(first, others) as stream:
-        work = executor.borrow(launches.workspace_bytes) if launches.workspace_bytes else 0
+        pool = gpu_executor.pool_of(launches.ordinal) if launches.workspace_bytes else None
+        work = pool.take(launches.workspace_bytes) if pool is not None else 0
         try:
             started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
             if out_view is not None:
                 mark_written(out)  # before the wait, which hides it
         finally:
-            if work:
+            if pool is not None:
                 device_calls.synchronize(stream)
-                executor.give_back(work)
+                pool.give_back(work)
     if not started:
         return MISS
     return result if out_view is not None else as_callers_kind(result, first.operand())

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..arrays import dlpack
 from ..arrays.loaded import loaded
+from ..arrays.memory import LOW
 from ..arrays.view import Operand, as_operand
 from ..errors import InvalidOperand
 from ..jit import device_calls
@@ -72,16 +73,31 @@ def _of_library(library: libraries.Library, value: Any) -> Glance:
     return Glance(signature, library.kind, library.address(value), ordinal, library.stream(ordinal), value)
 
 
+_last_on_gpu: type | None = None
+"""The type of the last array on a GPU. Arrays of it are not asked where they are, since their capsule says it."""
+
+
 def _of_dlpack(value: Any, stream: int) -> Glance | None:
     """Return the glance; None for memory of the host."""
-    where, _ = value.__dlpack_device__()
-    if where != dlpack.CUDA:
+    global _last_on_gpu
+    expected = type(value) is _last_on_gpu
+    if not expected:
+        where, _ = value.__dlpack_device__()
+        if where != dlpack.CUDA:
+            return None
+    try:
+        capsule = dlpack.capsule_of(value, stream or dlpack.LEGACY_STREAM)
+    except Exception:  # what producers raise for a stream where they have none
+        if not expected:
+            raise
+        _last_on_gpu = None
+        return _of_dlpack(value, stream)
+    address, place, form, shape, strides, read_only = dlpack.Raw.of(capsule, "a")
+    if place & LOW != dlpack.CUDA:
         return None
-    capsule = dlpack.capsule_of(value, stream or dlpack.LEGACY_STREAM)
-    raw = dlpack.Raw.of(capsule, "a")
+    _last_on_gpu = type(value)
     jax = loaded("jax")
     kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
-    address, place, form, shape, strides, read_only = raw
     signature = (kind, place, form, shape, strides, read_only, address & 15)
     return Glance(signature, kind, address, place >> 32, None, (value, capsule))
 
