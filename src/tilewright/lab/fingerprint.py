@@ -89,10 +89,12 @@ def _prepares(rung: Rung) -> tuple[str, ...]:
     return ("gemm/split.cuh",) if rung.splits else ("gemm/turn.cuh",) if rung.dtypes == FP8 else ()
 
 
-def _between_products() -> Iterator[str]:
-    """What a block of Llama's runs besides products and attention."""
-    yield from _files(("gemm/gated.cuh", "attention/rotary.cuh"))
-    yield from (gate_text("silu", True, backward) for backward in (False, True))
+def _of_block(block: str) -> Iterator[str]:
+    """What a block runs besides the kernels of rungs: what generated epilogues include, and Llama's own passes."""
+    yield from _files(("tile/fused.cuh", "tile/fused_math.cuh"))
+    if block == "llama":
+        yield from _files(("gemm/gated.cuh", "attention/rotary.cuh"))
+        yield from (gate_text("silu", True, backward) for backward in (False, True))
 
 
 @lru_cache(maxsize=256)
@@ -112,7 +114,7 @@ def measured_hash(case: dict[str, Any]) -> str:
     code of this package's was compiled for a GPU: other libraries, other projects' files, the emulator's own rows."""
     if not _is_of_the_model(case):
         rungs = rungs_of(case)
-        more = _between_products() if case.get("block") == "llama" else ()
+        more = _of_block(case["block"]) if "block" in case else ()
         return kernel_hash(rungs, more) if rungs or str(case.get("peer")).startswith("cutlass") else ""
     files = (FITTED, *sorted(FITTED.parent.glob("shipped/*.json")))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
