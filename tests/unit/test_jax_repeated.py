@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from stub_gpu import MultiplyingBoard, aligned, stub_gpu  # noqa: E402
 import tilewright as tw  # noqa: E402
 from tilewright.gemm.call import Options  # noqa: E402
 from tilewright.gemm.fusion import Request  # noqa: E402
-from tilewright.jax import calls  # noqa: E402
+from tilewright.jax import call_frame, calls  # noqa: E402
 from tilewright.jax.call_frame import View  # noqa: E402
 from tilewright.run.warm import MISS  # noqa: E402
 
@@ -109,3 +112,28 @@ def test_what_a_compiled_function_cannot_make_is_not_noted(given, asked):
     (a, b, _), asked = arrays(), asked()
     calls._note(a, b, given, asked)
     assert calls._repeat(a, b, given, asked) is MISS
+
+
+def on_a_thread_of_c(function):
+    """Call a C function of one argument on a thread that Python did not start, and wait for its end."""
+    libc, thread = ctypes.CDLL(None), ctypes.c_void_p()
+    assert not libc.pthread_create(ctypes.byref(thread), None, function, None)
+    assert not libc.pthread_join(thread, None)
+
+
+def test_the_state_of_a_thread_of_xlas_outlives_a_call_so_that_the_next_one_makes_none(monkeypatch):
+    monkeypatch.setattr(call_frame, "MOST_KEPT", len(call_frame._kept) + 1)
+    here, alive = threading.local(), []
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    def called(_):
+        here.held = found = type("Held", (), {})()
+        alive.append(weakref.ref(found))
+        call_frame.keep_thread_state()
+
+    for _ in range(2):
+        on_a_thread_of_c(called)
+    assert [held() is not None for held in alive] == [True, False], "no more than MOST_KEPT"
+    before = len(call_frame._kept)
+    call_frame.keep_thread_state()
+    assert len(call_frame._kept) == before, "Python keeps its own threads' state"
