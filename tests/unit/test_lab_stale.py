@@ -171,6 +171,7 @@ BLOCKS = {"plain": LLAMA, "attends": LLAMA | {"attention": True}, "encoder": LLA
     [
         ("gemm/gated.cuh", ["plain", "attends"]),
         ("attention/rotary.cuh", ["plain", "attends"]),
+        ("tile/fused_math.cuh", ["plain", "attends", "encoder"]),
         ("attention/hopper.cuh", ["attends"]),
         ("attention/split.cuh", ["attends"]),
         ("attention/backward_hopper.cuh", ["attends"]),
