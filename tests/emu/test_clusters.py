@@ -43,6 +43,7 @@ def test_a_launch_may_bring_the_cluster_and_has_to_be_made_of_whole_ones():
 RING = """
     __shared__ int box[32];
     const u32 next = (rank() + 1) % 4;
+    cluster_sync();
     asm volatile("st.shared::cluster.u32 [%0], %1;"
         :: "r"(peer(box + threadIdx.x, next)), "r"(100 * rank() + threadIdx.x));
     SYNC

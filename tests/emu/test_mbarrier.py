@@ -136,8 +136,12 @@ def test_an_mbarrier_without_init_is_a_fault():
 
 
 def test_an_init_that_other_warps_do_not_wait_for_is_a_race():
-    hazard = fault(one("arrive(&bar);", 64).replace("__syncthreads();", ""), ["i32[1]=zeros"], block=64)
+    text = one("arrive(&bar);", 64)
+    hazard = fault(text.replace("__syncthreads();", "__syncwarp();"), ["i32[1]=zeros"], block=64)
     assert hazard.kind == "shared_race"
+    assert "mbarrier.arrive" in hazard.message
+    hazard = fault(text.replace("__syncthreads();", ""), ["i32[1]=zeros"], block=64)
+    assert hazard.kind == "lane_race"
     assert "mbarrier.arrive" in hazard.message
 
 

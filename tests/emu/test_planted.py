@@ -109,6 +109,6 @@ def test_each_class_of_bugs_has_wrong_and_right_kernels():
 
 FEW = {
     "flag_race", "bulk_not_waited", "bulk_exit", "endless_loop", "misaligned", "illegal", "uninitialised_shared_read",
-    "register_pool", "warp_synchronous",
+    "register_pool", "warp_synchronous", "peer_not_started",
 }  # fmt: skip
 """Kinds of which fewer than five are planted here: those of other test files."""

@@ -144,6 +144,20 @@ def test_what_is_wrong_with_a_copy_is_named(what, old, new, kind, says):
     assert (hazard.kind, says in str(hazard)) == (kind, True), str(hazard)
 
 
+@pytest.mark.parametrize(("wait", "kind"), [("wait_group", ""), ("wait_group.read", "bulk_not_waited")])
+def test_a_box_that_a_store_may_still_write_is_not_loaded(wait, kind):
+    stores = f"""asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {{%1, %2}}], [%3];"
+        :: "l"(&map), "r"(0), "r"(0), "r"((u32)__cvta_generic_to_shared(drawn)) : "memory");
+        asm volatile("cp.async.bulk.commit_group; cp.async.bulk.{wait} 0;" ::: "memory"); init(&full, 1);"""
+    draws = """__shared__ alignas(128) char drawn[1024];
+        for (int i = threadIdx.x; i < 256; i += 32) ((float *)drawn)[i] = i;
+        asm volatile("fence.proxy.async;" ::: "memory"); __syncwarp(); if (threadIdx.x == 0) {"""
+    body = BOX.replace("if (threadIdx.x == 0) {", draws).replace("init(&full, 1);", stores)
+    result = run(kernel(SIGNATURE, body), [TensorMap.of(TENSOR.copy(), (8, 32)), "f32[256]=nan"], hazards="collect")
+    assert [hazard.kind for hazard in result.hazards] == [kind] * bool(kind)
+    assert kind or (result.arrays[1] == np.arange(256)).all()
+
+
 def test_a_map_that_promises_more_than_the_buffer_holds_is_out_of_bounds():
     memory = GlobalMemory()
     beyond = TensorMap(memory.add(TENSOR), "f32", (32, 64), (128,), (32, 8))

@@ -103,6 +103,25 @@ def test_surfaces_are_read_and_written():
     assert (result.arrays[0] == pairs).all()
 
 
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        ("surf1Dread(&v, from, (i + 1) % 64 * 4); surf1Dwrite(v, to, i * 4);", set()),
+        ("surf1Dread(&v, to, i * 4); surf1Dwrite(v + 1, to, i * 4);", set()),
+        ("surf1Dwrite(i * 1.f, to, i * 4); surf1Dread(&v, to, i * 4); surf1Dwrite(v, from, i * 4);", {"fixed_read"}),
+        ("surf1Dread(&v, to, (i + 32) % 64 * 4); surf1Dwrite(v, to, i * 4);", {"global_race"}),
+        ("surf1Dwrite(i * 1.f, to, i % 48 * 4);", {"global_race"}),
+        ("surf1Dwrite(1.f, to, i % 48 * 4);", {"flag_race"}),
+    ],
+)
+def test_what_surfaces_write_is_judged_as_other_stores_and_read_by_later_launches_alone(body, kinds):
+    source = f"""__global__ void k(cudaSurfaceObject_t from, cudaSurfaceObject_t to) {{
+        int i = blockIdx.x * 32 + threadIdx.x; float v; {body}
+    }}"""
+    args = [Surface(np.zeros(64, np.float32)) for _ in range(2)]
+    assert {hazard.kind for hazard in tw.emulate(source, "k", 2, 32, args, hazards="collect").hazards} == kinds
+
+
 def test_bytes_of_a_surface_are_read_and_written():
     source = """
     __global__ void k(cudaSurfaceObject_t in, cudaSurfaceObject_t out) {

@@ -24,6 +24,8 @@ class BarrierClocks:
         """mbarriers that no fence.mbarrier_init has followed yet."""
         self.fenced: list[Mbarrier] = []
         """Those that the next barrier of their cluster tells, however relaxed it is."""
+        self.fresh: dict[Mbarrier, int] = {}
+        """Those that lanes of the initialising warp may not know of -> when it was, by the meetings."""
         self._after: set[tuple[Mbarrier, int, int]] = set()
         """Warps of the batch, from one to another, that are known to come after an mbarrier's initialisation, of blocks
         without a cluster."""
@@ -32,6 +34,7 @@ class BarrierClocks:
         """A new batch of blocks starts."""
         self.unfenced.clear()
         self.fenced.clear()
+        self.fresh.clear()
         self._after.clear()
 
     def made(self, barrier: Mbarrier) -> None:
@@ -46,6 +49,7 @@ class BarrierClocks:
                 shadow.make_room(2 * (shadow.known.shape[2] - shadow.warps))
         barrier.column = columns[key]
         self._wrote(barrier, barrier.lane, barrier.instruction, True)
+        self.fresh[barrier] = self.machine.meetings.time
         if self.machine.cluster_size > 1:
             self.unfenced.append(barrier)
 
@@ -89,6 +93,8 @@ class BarrierClocks:
     def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier: they have to be ordered after its initialisation."""
         shadow = self.shadow
+        if barrier in self.fresh:
+            self._expect_met(barrier, lanes, instruction)
         if self.machine.cluster_size == 1 and not self.ends and not shadow.bulk.spoiled:
             first, last = lanes.item(0) // 32, lanes.item(-1) // 32 + 1
             if (barrier, first, last) in self._after:
@@ -120,6 +126,24 @@ class BarrierClocks:
             shadow.noted[part] = True
             shadow.updated[part, warps[far]] = known[far, warps[far]]
             shadow.by["atomic"][part] = instruction.index
+
+    def _expect_met(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
+        """Report lanes of the warp that initialised an mbarrier which have not met the one that did."""
+        machine, maker, made_at = self.machine, barrier.lane, self.fresh[barrier]
+        if machine.meetings.last[maker // 32] > made_at:
+            del self.fresh[barrier]
+            return
+        some = lanes[(lanes // 32 == maker // 32) & (lanes != maker)]
+        bad = machine.meetings.apart(some, np.full(len(some), maker), np.full(len(some), made_at))
+        if bad.any():
+            name = ".".join(instruction.opcode.split(".")[:2])
+            machine.report(
+                "lane_race",
+                f"{name} at shared address {barrier.address:#x}, mbarrier.init by lane {maker % 32} of the same warp, "
+                "and no __syncwarp() between them",
+                instruction, some[bad], barrier.address,
+                {"other_access": machine.reporter.sources.where(barrier.instruction)}, barrier.instruction,
+            )  # fmt: skip
 
     def cluster_completed(self, cluster: int) -> None:
         """All have arrived at the barrier of a cluster."""

@@ -122,9 +122,8 @@ class BulkGlobal:
         role = self.races.roles[index]
         assert role is not None
         what = f"{role.verb(role.kinds[0])} at {at:#x}, {machine.memory.describe(at)}, {why}"
-        machine.report(
-            kind, what, instruction, lanes[bad], at, {"the_copy": machine.reporter.sources.where(flight.instruction)}
-        )  # fmt: skip
+        details = {"the_copy": machine.reporter.sources.where(flight.instruction)}
+        machine.report(kind, what, instruction, np.unique(lanes[bad]), at, details)
 
     def check_proxy(self, track: Track, instruction: Instruction, rows: Rows) -> None:
         """A bulk load starts: what ordinary stores of the batch wrote there has to be fenced."""

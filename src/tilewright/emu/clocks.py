@@ -98,6 +98,8 @@ class ClockShadow(Knowledge):
         word, kind = self.words[pattern.instruction.index], pattern.kind
         if kind == "bulk_write" and self.alone.told:
             self.alone.check(pattern, *self._where(pattern))
+        if kind == "bulk_write" and pattern.lanes is not None and self.alone.others_touched(int(pattern.lanes[0])):
+            self.lanes.overwritten(pattern, pattern.lanes, self.machine.meetings)
         if kind in ("bulk_write", "tensor") and not word.updates and self.loops.bulk(pattern):
             return
         if self.messages and self.messages.loose and kind == "read" and word.strength == PLAIN:

@@ -48,6 +48,8 @@ class Clusters:
         self.owed = np.full(machine.lanes, -1, np.int64)
         """Phase that a lane arrived in and has not waited for; -1: none."""
         self.phase = np.zeros(machine.ctas // machine.cluster_size, np.int64)
+        self.begun = np.zeros(machine.ctas, bool)
+        """Blocks that know of all the others of their cluster that they have begun: a lane has passed the barrier."""
         self.waiting = np.zeros(machine.lanes, bool)
         self.acquires = np.zeros(machine.lanes, bool)
 
@@ -56,6 +58,7 @@ class Clusters:
         self.arrived[:] = self.waiting[:] = False
         self.owed[:] = -1
         self.phase[:] = 0
+        self.begun[:] = False
 
     def arrive(self, instruction: Instruction, lanes: np.ndarray, releases: bool) -> None:
         """Lanes arrive."""
@@ -87,6 +90,7 @@ class Clusters:
 
     def _pass(self, lanes: np.ndarray) -> None:
         self.owed[lanes] = -1
+        self.begun[self.machine.cta_of_lane[lanes]] = True
         knowing = lanes[self.acquires[lanes]]
         if len(knowing):
             self.machine.shadow.cluster_acquired(knowing)

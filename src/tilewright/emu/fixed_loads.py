@@ -1,6 +1,6 @@
 """Loads that take what they read to stay as it is for the whole kernel: ld.global.nc, which __ldg() and
-`const T *__restrict__` become. They may be moved before a store, and may find the bytes in a cache that no store
-updates.
+`const T *__restrict__` become, and those of surfaces. They may be moved before a store, and may find the bytes in a
+cache that no store updates.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class FixedLoads:
         cell = int(cells[0][changed[cells[0]] != 0][0])
         at = track.buffer.start + cell * self.races.granule
         writer = machine.program.instructions[int(changed[cell]) - 1]
+        instruction = machine.program.instructions[index]
+        head = instruction.opcode.split(".")[0]
         machine.report(
             "fixed_read",
             f"read at {at:#x}, {machine.memory.describe(at)}, by a load of what no one writes during the kernel "
-            "(ld.global.nc); this kernel has written it",
-            machine.program.instructions[index], lanes, at,
+            f"({'a surface' if head == 'suld' else 'ld.global.nc'}); this kernel has written it",
+            instruction, lanes, at,
             {"other_access": machine.reporter.sources.where(writer)}, writer,
         )  # fmt: skip

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .mbarriers import Mbarrier
 
-STORES = ("st", "wmma", "cp.async.bulk")
+STORES = ("st", "sust", "wmma", "cp.async.bulk")
 """What tells the values that it stores: two blocks may store one value."""
 NOTED = 1 << 17
 """Accesses of one buffer that are only noted."""
@@ -71,7 +71,10 @@ class GlobalRaces:
         """Strong stores that race with each other."""
         self.uncached = np.array([role is not None and role.uncached for role in self.roles])
         self.stores = np.array([role is not None and role.head == "st" for role in self.roles])
-        self.updated = bool(self.updates.any())
+        self.elements = np.array([0 if role is None else role.element for role in self.roles])
+        """Strong accesses that move different numbers of bytes as one race with each other."""
+        self.mixed = len(np.unique(self.elements[self.elements > 0])) > 1
+        self.updated = self.mixed or bool(self.updates.any())
         self.granule = min((role.nbytes for role in roles), default=4)
         self.batch = -1
         self.first_lane = 0
@@ -375,7 +378,7 @@ class GlobalRaces:
         telling = self.telling
         clock = 0 if telling is None else telling.clocks[(ids - 1 - self.first_lane) // telling.grain]
         for kind in role.kinds:
-            against = (*AGAINST[kind], STRONG) if self.updates[index] else AGAINST[kind]
+            against = self.against(kind, index)
             clashes = [clash for other in against for clash in self._against(track, other, index, cells, lanes, low)]
             if telling is not None and kind in (WRITE, STRONG):
                 self._outdate(track, cells, low)
@@ -384,6 +387,19 @@ class GlobalRaces:
                 clashes += self._at_once(track, kind, index, cells, lanes, low)
             for clash in clashes:
                 self.met(role, kind, clash)
+
+    def against(self, kind: int, index: int) -> tuple[int, ...]:
+        """Return which kinds of earlier access may race with one of this kind by instruction `index`."""
+        if self.mixed and self.elements[index]:
+            return (*AGAINST[kind], STRONG, POLL) if kind == STRONG else (*AGAINST[kind], STRONG)
+        return (*AGAINST[kind], STRONG) if self.updates[index] else AGAINST[kind]
+
+    def strong_too(self, index: int, by: np.ndarray) -> np.ndarray:
+        """Return which earlier strong accesses, by their instructions, race with one by `index`, which is strong."""
+        bad = self.updates[by] if self.updates[index] else np.zeros(by.shape, bool)
+        if self.mixed and (element := self.elements[index]):
+            bad |= (self.elements[by] != element) & (self.elements[by] > 0)
+        return bad
 
     def _outdate(self, track: Track, cells: np.ndarray, low: np.ndarray) -> None:
         """Granules are written: other units that have read them may keep the old bytes in a cache."""
@@ -438,8 +454,8 @@ class GlobalRaces:
             if slot and kind == STRONG and stores:  # its own unit's atomic came after that
                 other &= ~within(table.lane[0][cells], low, self.width)
             update = kind == STRONG and bool(self.updates[index])
-            if update:
-                other &= self.updates[table.by[slot][cells]]
+            if kind in (STRONG, POLL) and self.elements[index]:
+                other &= self.strong_too(index, table.by[slot][cells])
             if not other.any():
                 continue
             told, apart = np.zeros((2, *other.shape), bool)

@@ -65,6 +65,8 @@ class RaceReports:
             details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
         elif clash.apart:
             details["missing"] = "a __syncthreads() between the warp of this block that was told of it and this access"
+        if {kind, clash.other_kind} <= {STRONG, POLL} and role.element != other_role.element:
+            details["sizes"] = f"{role.element} and {other_role.element} bytes: only accesses of one size are atomic"
         if name == "lost_update":
             what = f"{'looks at' if role.looks else 'reads, changes'} and stores, without an atomic,"
             what = "swaps once, and nobody asks whether it did," if ".cas." in instruction.opcode else what
@@ -106,6 +108,8 @@ class RaceReports:
         payload = pair == {READ, STRONG} and (role.uncached or other_role.uncached)  # by __ldcg() and __stcg()
         if narrow or (clash.told and (payload or (pair <= {READ, WRITE} and not held))):
             return "fence_missing"
+        if pair <= {STRONG, POLL} and role.element != other_role.element:
+            return "global_race"
         stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
         loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]
         changed = [i for i in (instruction, clash.other) if own_load(program, i) is not None]

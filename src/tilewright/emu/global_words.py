@@ -53,6 +53,8 @@ class Role:
     """A weak load that passes the first-level cache by, and whose value no comparison sees: no flag that it polls."""
     fixed: bool = False
     """It reads what nothing may write during the kernel."""
+    element: int = 0
+    """Bytes that a strong access moves as one; 0: so few that compilers build it of wider ones."""
 
     @property
     def inside(self) -> tuple[int, ...]:
@@ -90,12 +92,16 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
     head = parts[0]
     if head == "cp":
         return _copy_role(instruction.opcode)
+    if head in ("sust", "suld"):
+        nbytes = _SIZE[parts[-2].lstrip("b")] * (int(parts[3][1:]) if parts[3] in ("v2", "v4") else 1)
+        return Role((WRITE if head == "sust" else READ,), nbytes, head, fixed=head == "suld")
     if head == "wmma" and parts[1] in ("load", "store"):
         size = 1 if parts[-1] in ("u8", "s8") else 2 if parts[-1] in ("f16", "bf16") else 4
         return None if "shared" in parts else Role((READ if parts[1] == "load" else WRITE,), size, head)
     if head not in ("ld", "ldu", "st", "atom", "red") or _ELSEWHERE & set(parts) or parts[1] == "async":
         return None
-    nbytes = _SIZE.get(parts[-1].lstrip("busf"), 4)
+    element = nbytes = _SIZE.get(parts[-1].lstrip("busf"), 4)
+    element = 0 if element < 4 or parts[-1].endswith("x2") else element
     nbytes *= next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
     scope = next((part for part in reversed(parts) if part in ("cta", "cluster", "gpu", "sys")), "")
     narrow = scope in ("cta", "cluster")
@@ -111,20 +117,20 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
         looks = "exch" in parts and not used and not updates and looks_first(program, instruction)
         return Role(
             (STRONG,), nbytes, head, listens=used, releases=releases, updates=updates, looks=looks, acquires=acquires,
-            relaxed=used and not acquires, loose=used and "relaxed" in parts,
+            relaxed=used and not acquires, loose=used and "relaxed" in parts, element=element,
         )  # fmt: skip
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
         if loads and not reaches(program, instruction.index, COMPARING):
             return Role((READ,), nbytes, head, uncached=True)
-        strong, narrow = True, False
+        strong, narrow, element = True, False, 0
     if strong and not narrow:
         updates = not loads and own_load(program, instruction) is not None
         looks = not loads and not updates and looks_first(program, instruction)
         return Role(
             (POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases, updates=updates, looks=looks,
             acquires=acquires, relaxed=loads and not acquires, loose=loads and "relaxed" in parts,
-            trusted=loads and not acquires and not reaches(program, instruction.index, COMPARING),
+            trusted=loads and not acquires and not reaches(program, instruction.index, COMPARING), element=element,
         )  # fmt: skip
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)
 

@@ -69,6 +69,8 @@ KINDS = {
     "before the barrier.",
     "cluster_barrier": "Each thread runs barrier.cluster.arrive and barrier.cluster.wait in turns.",
     "peer_exited": "Let the blocks of a cluster wait for one another (barrier.cluster) before any of them ends.",
+    "peer_not_started": "Let the blocks of a cluster wait for one another (barrier.cluster) before any of them reaches "
+    "into another's shared memory.",
     "register_count": "setmaxnreg.dec takes no more registers than the warpgroup has, setmaxnreg.inc no fewer.",
     "register_pool": "Give back more by setmaxnreg.dec: no manual says that registers of warps that have ended "
     "return to the block's pool.",
@@ -93,6 +95,7 @@ WARNINGS = frozenset(
         "leak",
         "member_absent",
         "register_pool",
+        "peer_not_started",
         "acquire_missing",
     }
 )

@@ -98,6 +98,12 @@ class Knowledge(Shadow):
         else:
             table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
 
+    def knows_block(self, lanes: np.ndarray, ctas: np.ndarray) -> np.ndarray:
+        """See Shadow."""
+        (cluster, warps), size = self.place(lanes), self.machine.cluster_size
+        known = self.order[cluster, warps].reshape(len(lanes), size, -1).max(axis=2)
+        return np.asarray(known[np.arange(len(lanes)), ctas % size] > 0)
+
     def step_on(self, cluster: int, warp: int) -> None:
         """Step a warp's clock on: what it does from now on is not what it has handed on."""
         self.known[cluster, warp, warp] += 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from .compiled import address
 from .meetings import Meetings
-from .shadow import Landing
+from .shadow import WORDS, Landing
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class LaneTable:
     """A table by granule of shared memory: the lanes of its warp that touched it last."""
 
     def __init__(self, machine: Machine, messages: Messages | None = None) -> None:
-        self.machine = machine
-        self.atomic = machine.program.opcodes_begin("atom", "red")
-        self.together = machine.program.opcodes_begin(*_TOGETHER)
+        self.machine, program = machine, machine.program
+        self.atomic = program.opcodes_begin("atom", "red")
+        self.together = program.opcodes_begin(*_TOGETHER)
         self.messages = messages
         """What lanes may tell one another by flags."""
         granules = len(machine.shared.initialised)
@@ -63,7 +63,9 @@ class LaneTable:
         """The time of that, by the meetings."""
         self.wrote, self.read = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """The instruction."""
-        tables = self.writer, self.wrote_at, self.wrote, self.reader, self.read_at, self.read, self.atomic
+        self.shared_out = self.atomic | program.opcodes_begin("stmatrix")
+        """Instructions by which several lanes change a place in one step, and not by storing one value."""
+        tables = self.writer, self.wrote_at, self.wrote, self.reader, self.read_at, self.read, self.shared_out
         self.told = np.array([*map(address, tables), address(machine.meetings.last)], np.int64)
         """What the compiled loops are told of these (native/clocks.c)."""
 
@@ -89,6 +91,10 @@ class LaneTable:
             self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
         return clean
 
+    def overwritten(self, event: SharedPattern, lanes: np.ndarray, met: Meetings) -> None:
+        """Report a bulk copy over what another lane of its warp has touched since the two came together."""
+        self._against(event, event.granules, lanes, (lanes + 1).astype(np.int32)[:, None], met)
+
     def landed(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> None:
         """Note what a cp.async has brought: a write of its lane, which has waited for it."""
         self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
@@ -105,6 +111,8 @@ class LaneTable:
         others = (before != 0) & (before != ids) if event.kind in READS else np.zeros(before.shape, bool)
         if others.any():
             others[others] = self._apart(before[others], at[granules][others], lanes[np.nonzero(others)[0]], met)
+        if event.instruction.opcode.startswith("stmatrix"):  # a row that a lane names has parts of four
+            ids = np.full_like(ids, SEVERAL)
         who[granules], at[granules], by[granules] = ids, met.time, event.instruction.index
         several = (who[granules] != ids) | others
         who[granules[several]] = SEVERAL
@@ -130,9 +138,12 @@ class LaneTable:
             last = who[granules]
             bad = (last != 0) & (last != ids)
             if verb == "write" and bad.any():
-                atomic = self.atomic[by[granules]]
+                atomic, shared_out = self.atomic[by[granules]], self.shared_out[by[granules]]
                 # Plain stores of several lanes in one step mostly store one value.
-                bad &= ~atomic if event.kind == "atomic" else (atomic | (last != SEVERAL))
+                bad &= ~atomic if event.kind == "atomic" else (shared_out | (last != SEVERAL))
+            if event.kind == "read" and self.together[event.instruction.index]:  # what a lane names, others read
+                own = last == ids
+                bad, last = bad | own, np.where(own, SEVERAL, last)
             if event.kind == "bulk_read":  # what all lanes stored in one step is there when one of them starts a copy
                 bad &= ~self.together[by[granules]]
             if bad.any():
@@ -159,8 +170,8 @@ class LaneTable:
             details["between_them"] = "a shuffle or a vote, which orders no memory"
         machine.report(
             "warp_synchronous" if volatile else name,
-            f"{event.kind} at shared address {at:#x}, {verb} by {whose} of the same warp, and no __syncwarp() between "
-            "them",
+            f"{WORDS.get(event.kind, event.kind)} at shared address {at:#x}, {verb} by {whose} of the same warp, and "
+            "no __syncwarp() between them",
             event.instruction, lanes, at, details, other,
         )  # fmt: skip
 

@@ -134,6 +134,10 @@ class Shadow:
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""
 
+    def knows_block(self, lanes: np.ndarray, ctas: np.ndarray) -> np.ndarray:
+        """Return which lanes know of anything that a block of their cluster did."""
+        return np.ones(len(lanes), bool)
+
     def cluster_released(self, lanes: np.ndarray, relaxed: bool = False) -> None:
         """Lanes arrive at the barrier of their cluster. `relaxed`: they hand on what their last fences came after."""
 

@@ -232,7 +232,25 @@ class SharedMemory:
                 f"shared memory of block {rank} of the cluster is touched, and that block has ended",
                 instruction, lanes[ended], None,
             )  # fmt: skip
+        self._expect_started(instruction, lanes, ctas)
         return not ended.any()
+
+    def _expect_started(self, instruction: Instruction, lanes: np.ndarray, ctas: np.ndarray) -> None:
+        """Report lanes that reach a block which may not have begun: no lane of their own has passed a barrier of the
+        cluster, and nothing that the other block did is known."""
+        machine, size = self.machine, self.machine.cluster_size
+        early = ~machine.clusters.begun[machine.cta_of_lane[lanes]]
+        if not early.any():
+            return
+        lanes, ctas = np.broadcast_arrays(lanes, ctas)
+        bad = early & ~machine.shadow.knows_block(lanes, ctas)
+        if bad.any():
+            machine.report(
+                "peer_not_started",
+                f"shared memory of block {int(ctas[bad][0]) % size} of the cluster is touched, and nothing says that "
+                "it has begun",
+                instruction, lanes[bad], None,
+            )  # fmt: skip
 
     def _further(self, site: Site, lanes: np.ndarray | None, seen: np.ndarray, first: int) -> SharedPattern | None:
         """Return the pattern of addresses that are those of the last one, all moved by whole rows of the banks; None

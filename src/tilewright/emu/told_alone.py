@@ -45,6 +45,15 @@ class ToldAlone:
             self.stored = True
             (self.stored_at if writes else self.loaded_at)[lanes] = self.machine.meetings.time
 
+    def others_touched(self, lane: int) -> bool:
+        """Return whether another lane of a lane's warp has stored or read since they came together last."""
+        if not self.stored:
+            return False
+        every = slice(lane // 32 * 32, lane // 32 * 32 + 32)
+        lately = np.maximum(self.stored_at[every], self.loaded_at[every]) >= self.machine.meetings.last[lane // 32]
+        lately[lane % 32] = False
+        return bool(lately.any())
+
     def by(self, lanes: np.ndarray, clock: int | None = None) -> None:
         """Note of which lanes of their warps these cannot speak: of those that have stored or read since they last
         met. `clock`: up to when they tell of their warp, where that is not now."""

@@ -17,7 +17,7 @@ import numpy as np
 from .bulk_global import BulkGlobal, Flight
 from .compiled import address
 from .global_rows import Rows
-from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role
+from .global_words import POLL, READ, STRONG, WRITE, Role
 from .messages import words_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ class UnitRaces:
         """A bulk copy of one thread starts: a store, or a load that completes at an mbarrier."""
         inner = track.inner
         if barrier is not None and inner.kinds - {READ}:
-            self.bulk.check(track, (READ,), instruction.index, rows.starts, rows.nbytes, rows.lanes)
+            lanes = np.repeat(rows.lanes, len(rows.starts))
+            self.bulk.check(track, (READ,), instruction.index, rows.starts, rows.nbytes, lanes)
             if not inner.tables:
                 self._activate(inner, track)
             self.bulk.check_proxy(track, instruction, rows)
@@ -273,7 +274,7 @@ class UnitRaces:
         tables = track.inner.tables
         for kind in role.inside:
             update = bool(self.races.updates[index])
-            against = (*AGAINST[kind], STRONG) if update else AGAINST[kind]
+            against = self.races.against(kind, index)
             clashes = [clash for other in against for clash in self._against(track, other, index, cells, lanes, low)]
             if kind in self._kept(role, pattern):
                 tables[kind].put(cells, ids, index, own, time)
@@ -301,8 +302,8 @@ class UnitRaces:
             theirs = last - (1 + self.races.first_lane)
             other &= (theirs != mine) & self.races.same_unit(last, low)
             update = kind == STRONG and bool(self.races.updates[index])
-            if update:
-                other &= self.races.updates[table.by[slot][cells]]
+            if kind in (STRONG, POLL) and self.races.elements[index]:
+                other &= self.races.strong_too(index, table.by[slot][cells])
             if not other.any():
                 continue
             where = cells[other]

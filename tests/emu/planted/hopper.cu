@@ -636,7 +636,7 @@ extern "C" __global__ void one_arrives_and_leaves(int *out) {
     out[threadIdx.x] = peer_load(peer_of(box + threadIdx.x, 0));
 }
 
-//! shared_race | grid 2 | cluster 2 | i32[64]=zeros
+//! shared_race,peer_not_started | grid 2 | cluster 2 | i32[64]=zeros
 extern "C" __global__ void a_block_barrier_between_blocks(int *out) {
     __shared__ int box[32];
     auto cluster = cg::this_cluster();

@@ -238,7 +238,7 @@ extern "C" __global__ void a_pipeline_whose_consumer_does_not_wait(const float *
     pipe.consumer_release();
 }
 
-//! shared_race | grid 2 | cluster 2 | i32[64]=arange i32[64]=zeros
+//! shared_race,peer_not_started | grid 2 | cluster 2 | i32[64]=arange i32[64]=zeros
 extern "C" __global__ void a_peer_is_read_before_it_has_written(const int *in, int *out) {
     __shared__ int s[32];
     auto cluster = cg::this_cluster();

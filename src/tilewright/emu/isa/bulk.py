@@ -56,6 +56,10 @@ class Bytes:
             beyond = f"{nbytes} bytes from there are beyond the {machine.shared.bytes} of the block"
             self._complain("out_of_bounds", lanes, address, beyond)
             return None
+        zones = machine.shared.zones
+        if zones is not None and zones[address : address + nbytes].any():
+            self._complain("out_of_bounds", lanes, address, f"{nbytes} bytes from there run past the end of an array")
+            return None
         if cta != own:
             if not self.peers:
                 self._complain("out_of_bounds", lanes, address, "it lies in another block of the cluster")

@@ -131,6 +131,7 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
     put = machine.write(first, "b32", instruction)
     put_ok = machine.write(second, "pred", instruction)
     value, by, clamp, members = (machine.source(instruction, x, "b32") for x in (a, b, c, mask))
+    named = by_name(mask, members)
     mode = instruction.fields["mode"]
     dropped = mode == "up" or _may_be_dropped(machine.program, first)
 
@@ -168,25 +169,27 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
     def step() -> None:
         values = _warps(machine, value)
         other, ok, low = always or sources()
-        if always and whole():
+        if always and whole() and (named is None or bool((members == 0xFFFFFFFF).all())):
             _put(machine, put, values.take(other[0], axis=1))
             if second is not None:
                 _put(machine, put_ok, np.broadcast_to(ok, values.shape))
             return
         other, ok, low = (np.broadcast_to(part, values.shape) for part in (other, ok, low))
         active = _active(machine)
-        taking = np.take_along_axis(active, other, axis=1)
+        present = np.take_along_axis(active, other, axis=1)
+        taking = present if named is None else present & (_warps(machine, members) >> other.astype(np.uint32) & 1 != 0)
         undefined = active & ok & ~taking
         got = np.take_along_axis(values, np.where(taking, other, _LANE), axis=1)
         if undefined.any():
-            sure = undefined & (not dropped) & ((mode != "down") | (low == _LANE))
+            sure = undefined & ~present & (not dropped) & ((mode != "down") | (low == _LANE))
             if not sure.any() and machine.undefined is not None:
                 got = np.where(undefined, np.uint32(machine.undefined), got)
             lanes = np.flatnonzero(sure if sure.any() else undefined)
+            at = lanes[0] // 32, lanes[0] % 32
+            why = "does not take part: it has ended, took another path, or does not exist"
+            why = "its member mask does not name" if present[at] else why
             machine.report(
-                "shuffle_source",
-                f"lane {lanes[0] % 32} reads the value of lane {int(other[lanes[0] // 32, lanes[0] % 32])}, which does "
-                "not take part: it has ended, took another path, or does not exist",
+                "shuffle_source", f"lane {at[1]} reads the value of lane {int(other[at])}, which {why}",
                 instruction, lanes, None, None if sure.any() else {"effect": "another value makes another result"},
                 suspect=not sure.any(),
             )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ..global_port import GlobalPattern
 from ..machine import Machine
 from ..memory import ARENA_BASE
 from ..ptx import Instruction, Memory, Operand, Vector
@@ -120,6 +121,15 @@ def _surfaces(
             )  # fmt: skip
 
 
+def _judge(machine: Machine, instruction: Instruction, lanes: np.ndarray, places: np.ndarray, nbytes: int) -> None:
+    """Note an access of a surface among the others of global memory."""
+    if machine.races is not None and len(lanes):
+        buffer = machine.memory.find(int(places[0]))
+        assert buffer is not None
+        pattern = GlobalPattern(machine, lanes, (places - places[0]).view(np.uint64), nbytes)
+        machine.races.note(instruction.index, pattern, int(places[0]), buffer)
+
+
 @executes("sust.b.{dims:1d|2d|3d}{vec:.v2|.v4|}.{type:b8|b16|b32|b64}.{mode:trap|clamp|zero}", kind="texture",
           destination="none")  # fmt: skip
 def store_surface(machine: Machine, instruction: Instruction) -> Step:
@@ -138,8 +148,10 @@ def store_surface(machine: Machine, instruction: Instruction) -> Step:
             place[every] = np.arange(len(every))
         for bound, lanes in _surfaces(machine, instruction, handles):
             addresses, inside = find(bound, lanes)
-            view = machine.memory.views[nbytes]
-            view[(addresses[inside] - ARENA_BASE) // nbytes] = values[place[lanes[inside]]].view(view.dtype)
+            some, places = lanes[inside], addresses[inside]
+            _judge(machine, instruction, some, places, nbytes)
+            stored = values[place[some]].view(machine.memory.views[nbytes].dtype)
+            machine.port.store((places - ARENA_BASE) // nbytes, nbytes, stored)
 
     return step
 
@@ -156,6 +168,7 @@ def load_surface(machine: Machine, instruction: Instruction) -> Step:
     def step() -> None:
         for bound, lanes in _surfaces(machine, instruction, handles):
             addresses, inside = find(bound, lanes)
+            _judge(machine, instruction, lanes[inside], addresses[inside], nbytes)
             view = machine.memory.views[nbytes]
             got = view[(addresses - ARENA_BASE) // nbytes]
             got[~inside] = 0

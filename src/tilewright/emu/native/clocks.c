@@ -19,10 +19,11 @@ typedef struct {
 } Clocks;
 
 // Which lanes touched a granule last (emu/lane_races.py): 1 + the lane of the batch or SEVERAL_LANES, when, and by
-// which instruction. atomic: of each instruction. met: when all lanes of each warp last came together.
+// which instruction. shared_out: of each instruction whether several lanes may change a place in one step, and not by
+// storing one value. met: when all lanes of each warp last came together.
 typedef struct {
   s32 *writer, *wrote_at, *wrote, *reader, *read_at, *read;
-  const u8* atomic;
+  const u8* shared_out;
   const s32* met;
 } Lanes;
 #define SEVERAL_LANES -1
@@ -144,8 +145,9 @@ static int may_be_wrong(const Clocks* c, const Lanes* l, const Touch* a, u8* oth
       }
       others[i] = 0;
       if (a->writes && a->together) continue;
-      const s32 last = l->writer[g];
-      if ((last != SEVERAL_LANES || l->atomic[l->wrote[g]]) && apart(last, l->wrote_at[g], id, warp, l->met)) return 1;
+      const s32 last = l->writer[g], mine = a->together ? 0 : id;  // what a lane names, others read
+      if ((last != SEVERAL_LANES || l->shared_out[l->wrote[g]]) && apart(last, l->wrote_at[g], mine, warp, l->met))
+        return 1;
       if (!apart(l->reader[g], l->read_at[g], id, warp, l->met)) continue;
       if (a->writes || (a->parts && !a->together)) return 1;
       others[i] = !a->together;
@@ -169,7 +171,7 @@ EXPORT s64 tw_access(const Clocks* c, const Lanes* l, const Touch* a) {
     const s32* known = c->known + warp * c->width;
     for (const s64 end = i + a->each; i < end; ++i) {
       const s64 g = a->granules[i];
-      who[g] = (s32)lane + 1, at[g] = (s32)a->time, by[g] = (s32)a->instruction;
+      who[g] = a->together && a->writes ? SEVERAL_LANES : (s32)lane + 1, at[g] = (s32)a->time, by[g] = (s32)a->instruction;
       if (a->writes && c->noted[g] && beyond(clocks + g * c->warps, known, c->warps, own)) answer = AT_ONCE;
       clocks[g * c->warps + own] = known[own];
       c->noted[g] = 1;
