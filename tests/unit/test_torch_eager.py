@@ -361,3 +361,10 @@ def test_what_is_no_tensor_is_named(name):
 def test_a_flag_that_is_not_true_or_false_is_refused(call, flag):
     with pytest.raises(InvalidOperand, match="is not True or False"):
         call(flag, torch.ones(1, 1, 8, 32, dtype=torch.float16), torch.ones(4, 4))
+
+
+@pytest.mark.parametrize(("ranks", "rank"), [(2, -1), (2, 2), (0, 0)])
+def test_only_the_processes_of_a_group_have_rows_of_a_context(ranks, rank):
+    for zigzag in (False, True):
+        with pytest.raises(InvalidOperand, match=f"rank={rank} is none of {ranks} processes"):
+            tt.context_rows(8, ranks, rank, zigzag=zigzag)
