@@ -366,5 +366,5 @@ def test_a_flag_that_is_not_true_or_false_is_refused(call, flag):
 @pytest.mark.parametrize(("ranks", "rank"), [(2, -1), (2, 2), (0, 0)])
 def test_only_the_processes_of_a_group_have_rows_of_a_context(ranks, rank):
     for zigzag in (False, True):
-        with pytest.raises(InvalidOperand, match=f"rank={rank} is none of {ranks} processes"):
+        with pytest.raises(InvalidOperand, match=f"rank={rank} is not one of {ranks} processes"):
             tt.context_rows(8, ranks, rank, zigzag=zigzag)

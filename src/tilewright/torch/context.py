@@ -25,12 +25,12 @@ def context_rows(rows: int, ranks: int, rank: int, zigzag: bool = False) -> Tens
     """The rows of a context of `rows` that process `rank` of `ranks` has: int64, ascending.
 
     zigzag: of 2 ranks equal parts the process has number `rank` from the front and number `rank` from the end, so that
-    under a causal mask all have the same to do. Raises InvalidOperand where the parts are not equal, for a rank that is
-    none, and for a zigzag that is not True or False.
+    under a causal mask all have the same to do. Raises InvalidOperand where the parts are not equal, for a rank that no
+    process has, and for a zigzag that is not True or False.
     """
     zigzag = flag(zigzag, "zigzag")
     if not 0 <= rank < ranks:
-        raise InvalidOperand(f"rank={rank} is none of {ranks} processes: they count from 0.")
+        raise InvalidOperand(f"rank={rank} is not one of {ranks} processes, which count from 0.")
     parts = 2 * ranks if zigzag else ranks
     if rows % parts:
         raise InvalidOperand(f"{rows} rows are not {parts} equal parts, for {ranks} processes{' in zigzag' * zigzag}.")
