@@ -309,6 +309,7 @@ class Started:
         self.words, self.floats = memoryview(held).cast("Q"), memoryview(held).cast("f")
         self._places = [at // 4 for at, name in stage.params.scalars if name.startswith("number")]
         self._launched = launched
+        self.placed: dict[int, object] = {}
 
     def put_map(self, at: int, description: object, address: int) -> None:
         """Tensor maps are the driver's: none is here."""

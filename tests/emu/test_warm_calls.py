@@ -141,8 +141,8 @@ def test_what_was_launched_is_waited_for_also_where_a_later_launch_raises(waited
 
 def test_a_remembered_call_that_fails_gives_back_what_it_borrowed(waited, monkeypatch):
     given_back = []
-    gpu = types.SimpleNamespace(borrow=lambda nbytes: 4096, give_back=given_back.append)
-    monkeypatch.setattr(gpu_executor, "executor_for", lambda ordinal: gpu)
+    pool = types.SimpleNamespace(take=lambda nbytes: 4096, give_back=given_back.append)
+    monkeypatch.setattr(gpu_executor, "pool_of", lambda ordinal: pool)
     monkeypatch.setattr(device, "bound_to", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(Remembered, "start", lambda *at: (_ for _ in ()).throw(DeviceError("no")))
     known = warm.WarmProduct(Remembered(0, (), 512), (4, 4), (4, 1), "f32", 64, 64, 0, 64, False)

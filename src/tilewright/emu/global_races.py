@@ -73,7 +73,7 @@ class GlobalRaces:
         self.stores = np.array([role is not None and role.head == "st" for role in self.roles])
         self.elements = np.array([0 if role is None else role.element for role in self.roles])
         """Strong accesses that move different numbers of bytes as one race with each other."""
-        self.mixed = len(np.unique(self.elements[self.elements > 0])) > 1
+        self.mixed = len({*self.elements.tolist()} - {0}) > 1
         self.updated = self.mixed or bool(self.updates.any())
         self.granule = min((role.nbytes for role in roles), default=4)
         self.batch = -1
