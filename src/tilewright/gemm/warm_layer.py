@@ -167,6 +167,8 @@ def remember_derivative(
 
 def warm_gradients(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
     """(grad @ weight, grad.T @ x), or MISS. x is None where weight needs no gradient, weight where x needs none."""
+    if x is weight is None:  # the bias alone needs one
+        return MISS
     given = (grad, weight) if x is None else (grad, x) if weight is None else (grad, x, weight)
     try:
         low = low_bits(given)
