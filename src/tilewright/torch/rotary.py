@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -109,7 +109,17 @@ _ARGUMENTS = (
 @lru_cache(maxsize=256)
 def _turned_forward(forward: Any) -> FunctionType | None:
     """A copy of a forward method whose rotary positions are `rotary`; None of one that says something else."""
-    if not isinstance(forward, FunctionType) or _NAME not in forward.__code__.co_names:
+    if not isinstance(forward, FunctionType):
+        return None
+    if within := getattr(forward, "__wrapped__", None):  # in a decorator, such as one that renames an argument
+        turned, cells = _turned_forward(within), forward.__closure__ or ()
+        if turned is None or not any(cell.cell_contents is within for cell in cells):
+            return None
+        cells = tuple(CellType(turned) if cell.cell_contents is within else cell for cell in cells)
+        copy = _copied(forward, forward.__globals__, cells)
+        copy.__dict__["__wrapped__"] = turned
+        return copy
+    if _NAME not in forward.__code__.co_names:
         return None
     names = forward.__globals__
     theirs: Any = names.get(_NAME)
@@ -125,9 +135,11 @@ def _turned_forward(forward: Any) -> FunctionType | None:
             return found
         return rotary(q, k, cos, sin)
 
-    copy = FunctionType(
-        forward.__code__, {**names, _NAME: apply}, forward.__name__, forward.__defaults__, forward.__closure__
-    )
+    return _copied(forward, {**names, _NAME: apply}, forward.__closure__)
+
+
+def _copied(forward: FunctionType, names: dict[str, Any], cells: tuple[CellType, ...] | None) -> FunctionType:
+    copy = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, cells)
     copy.__kwdefaults__, copy.__dict__ = forward.__kwdefaults__, dict(forward.__dict__)
     return copy
 
