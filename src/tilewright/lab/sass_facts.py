@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import median
 
 from .sass import Instruction
@@ -97,14 +98,20 @@ def _widths(opcode: str, operands: int) -> list[int]:
 _WRITES_NOTHING = ("STS", "STG", "STL", "ST", "LDGSTS", "BAR", "RED", "BRA", "EXIT", "DEPBAR")
 
 
-def reads_and_writes(instruction: Instruction) -> tuple[set[int], set[int]]:
+def reads_and_writes(instruction: Instruction) -> tuple[frozenset[int], frozenset[int]]:
     """The numbers of the registers that an instruction reads, and of those that it writes.
 
     Widths are known for HMMA, loads, stores and pairs marked `.64`; of others each operand is taken to be one register.
     """
-    parts = [part.strip() for part in _SPACE.sub("", instruction.operands).split(",")] if instruction.operands else []
-    widths = _widths(instruction.opcode, len(parts))
-    base = instruction.opcode.split(".")[0]
+    return _reads_and_writes(instruction.opcode, instruction.operands)
+
+
+@lru_cache(maxsize=1 << 16)
+def _reads_and_writes(opcode: str, operands: str) -> tuple[frozenset[int], frozenset[int]]:
+    # Kept: an instruction is asked about once per loop that it is in and kind of load, in a24 30 times.
+    parts = [part.strip() for part in _SPACE.sub("", operands).split(",")] if operands else []
+    widths = _widths(opcode, len(parts))
+    base = opcode.split(".")[0]
     read: set[int] = set()
     written: set[int] = set()
     for place, (part, width) in enumerate(zip(parts, widths, strict=True)):
@@ -113,7 +120,7 @@ def reads_and_writes(instruction: Instruction) -> tuple[set[int], set[int]]:
             into = place == 0 and base not in _WRITES_NOTHING and "[" not in part
             span = width if "[" not in part or into else 2 if ".64" in part else 1
             (written if into else read).update(range(number, number + span))
-    return read, written
+    return frozenset(read), frozenset(written)
 
 
 def distances(body: Sequence[Instruction], opcode: str, again: bool = True) -> list[int]:
