@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import sysconfig
+import threading
 
 import pytest
 
@@ -15,6 +18,8 @@ from tilewright.lab import sass
 from tilewright.lab.sass import Instruction
 from tilewright.lab.sass_facts import GROUPS, address_registers, distances, group_of, reads_and_writes
 from tilewright.lab.starters import new_kernel
+from tilewright.lab.subject import every_rung, problem_of
+from tilewright.tuning import build
 
 SCALE = """extern "C" __global__ void __launch_bounds__(128) scale(float* x, float a) {
   __shared__ float tile[128];
@@ -169,6 +174,42 @@ def test_a_table_of_configs_has_spills_and_says_what_cannot_run():
     (refused,) = tw.lab.inspect_space("f12", ["stages=40"]).rows
     assert refused.registers is None
     assert refused.why_not
+
+
+def test_a_config_that_the_compiler_dies_of_is_a_row_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    every_rung("f02").compile(problem_of(every_rung("f02"), None, 128), every_rung("f02").default, ARCHS["sm_90a"])
+    monkeypatch.setattr(build, "_COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
+    told: list[tuple[float | None, str]] = []
+    kept, dead = tw.lab.inspect_space("f02", ["", "tile_m=16,tile_n=16"], say=lambda *what: told.append(what)).rows
+    assert kept.registers
+    assert dead.why_not == "the compiling process ended with status 7"
+    assert told == [(0.5, "1 of 2 configs"), (1.0, "2 of 2 configs")]
+
+
+def test_ctrl_c_ends_a_table_of_configs_while_one_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    started = tmp_path / "started"
+    sleeps = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(600)"
+    monkeypatch.setattr(build, "_COMMAND", (sys.executable, "-c", sleeps))
+
+    def interrupt():
+        while not started.exists() and not over.wait(0.01):
+            pass
+        if not over.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+
+    main, over = threading.get_ident(), threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            tw.lab.inspect_space("f02")
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_file_is_inspected_as_source_and_as_machine_code(tmp_path):

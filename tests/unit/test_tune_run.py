@@ -429,6 +429,19 @@ def test_kernels_compile_in_processes_of_their_own_and_the_same_one_once(tmp_pat
     assert list(tmp_path.rglob("kernel.cubin")), "the plan finds it in the cache"
 
 
+def test_a_kernel_that_the_cache_has_starts_no_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(build_module, "_COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
+    f01, of = find_rung("f01"), problem(dtype="f32")
+    values, arch = f01.constants(of, f01.default), GPUS["H200"].arch
+    for kept, status in ((False, 7), (True, None)):
+        if kept:
+            kernel = f01.compile(of, f01.default, arch)
+        with Builder(1) as builder:
+            built = builder.submit(f01.include, values, f01.entry, arch.name).result(60)
+        assert built == (kernel if kept else ("crash", f"the compiling process ended with status {status}"))
+
+
 def test_an_epilogue_is_compiled_in_with_its_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     f01, of = find_rung("f01"), fused("bias,tanh", dtype="f32")

@@ -29,7 +29,10 @@ def inspect(
         list[str] | None,
         typer.Option(help="Of a rung: tile_k=16,stages=3 changes its default. Given more than once: a table."),
     ] = None,
-    space: Annotated[bool, typer.Option("--space", help="A table of every config of the rung's space.")] = False,
+    space: Annotated[
+        bool,
+        typer.Option("--space", help="A table of every config of the rung's space: minutes where it has hundreds."),
+    ] = False,
     gpu: Annotated[str, gpu_option("The GPU that it is compiled for.")] = DEFAULT_GPU,
     boards: Annotated[bool, typer.Option("--boards", help="Occupancy on every known GPU too.")] = False,
     dtype: Annotated[
@@ -60,7 +63,7 @@ def inspect(
     with json_result(json_file) as write:
         found: Shown
         if table:
-            with Progress(None) as progress:
+            with Progress(1.0) as progress:
                 found = inspection.inspect_space(
                     what, configs or None, gpu=gpu, dtype=dtype, d_head=d_head, say=progress.show
                 )  # fmt: skip

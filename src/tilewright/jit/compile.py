@@ -215,6 +215,16 @@ def circumstances() -> tuple[bool, str]:
     return executor is not None and executor.runs_ptx, os.environ.get(ENVIRONMENT_VARIABLE, "")
 
 
+def is_cached(
+    include: str | Sequence[str], constants: Mapping[str, Constant], entry: str, arch: str,
+    generated: Mapping[str, str],
+) -> bool:  # fmt: skip
+    """Return whether the cache has all of a rung's kernel: what `compile_rung` would not compile."""
+    source = render(include, constants, entry, generated)
+    key = cache_key(source, arch, BASE_OPTIONS, nvrtc.installed() or nvrtc.version())
+    return _cached(kernel_cache(), key, source, True) is not None
+
+
 def compile_rung(
     include: str | Sequence[str], constants: Mapping[str, Constant], entry: str, arch: str,
     libraries: Sequence[Library] = (), generated: Mapping[str, str] | None = None,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from os import cpu_count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..attn.rung import AttentionRung
 from ..errors import InvalidOperand, MissingDependency, TilewrightError, suggests
 from ..gpus import DEFAULT_GPU, GPUS, Arch, Gpu, Resources, find_gpu
 from ..gpus import occupancy as of_resources
+from ..tuning.build import Builder, Built, cores
 from . import sass_facts
 from .sass import Instruction, listings, loops
 from .shown import Grid, Shown
@@ -369,7 +369,8 @@ def inspect_space(
 ) -> SpaceTable:
     """Return what the compiler says of several configs of a rung; by default of all in its space that may run.
 
-    say: is told how many are done. Raises InvalidOperand for what is not a rung, ConfigRejected and CompileError.
+    Each compiles in a process of its own, one per core at a time; Ctrl-C ends these.
+    say: is told what share is done, also in words. Raises InvalidOperand for what is not a rung, and ConfigRejected.
     """
     rung, board = every_rung(what), find_gpu(gpu)
     if rung is None:
@@ -380,25 +381,28 @@ def inspect_space(
         chosen = [c for c in every if rung.why_not(problem, c, board.arch) is None]
     else:
         chosen = [read_config(rung, config, board.arch, d_head) for config in configs]
-    done = 0
-
-    def row(config: AnyConfig) -> SpaceRow:
-        nonlocal done
-        found = _row(rung, problem, config, board.arch)
-        done += 1
-        if say is not None:
-            say(done, f"{done} of {len(chosen)} configs")
-        return found
-
-    with ThreadPoolExecutor(cpu_count() or 1) as pool:
-        rows = tuple(pool.map(row, chosen))
-    return SpaceTable(rung.id, board.name, board.arch.name, rows)
+    rows = []
+    with Builder(cores()) as builder:
+        built = [_built(builder, rung, problem, config, board.arch) for config in chosen]
+        for config, kernel in zip(chosen, built, strict=True):
+            rows.append(_row(rung, problem, config, board.arch, kernel))
+            if say is not None:
+                say(len(rows) / len(chosen), f"{len(rows)} of {len(chosen)} configs")
+    return SpaceTable(rung.id, board.name, board.arch.name, tuple(rows))
 
 
-def _row(rung: Any, problem: Any, config: Any, arch: Arch) -> SpaceRow:
+def _built(builder: Builder, rung: Any, problem: Any, config: Any, arch: Arch) -> Future[Built] | tuple[str, str]:
+    """Let a config's kernel be compiled, or return ("config", why it cannot run)."""
     if reason := rung.why_not(problem, config, arch):
-        return SpaceRow(str(config), None, None, None, None, None, None, None, "", reason)
-    resources = rung.compile(problem, config, arch).resources
+        return "config", reason
+    return builder.submit(rung.include, rung.constants(problem, config), rung.entry, arch.name)
+
+
+def _row(rung: Any, problem: Any, config: Any, arch: Arch, kernel: Future[Built] | tuple[str, str]) -> SpaceRow:
+    built = kernel.result() if isinstance(kernel, Future) else kernel
+    if isinstance(built, tuple):
+        return SpaceRow(str(config), None, None, None, None, None, None, None, "", built[1])
+    resources = built.resources
     launch = rung.shape(problem, config)
     fits = of_resources(resources, launch.block[0], launch.shared_bytes, arch)
     shared = resources.shared_bytes + launch.shared_bytes

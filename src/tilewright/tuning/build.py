@@ -1,13 +1,15 @@
 """Compiling many kernels at once, each in a process of its own.
 
 A fresh process per kernel costs a fifth of a compilation, and whatever happens in it is one failed candidate: a crash
-of the compiler, a kill for want of memory, a compilation without end. multiprocessing's pools do not serve here: they
+of the compiler, a kill for want of memory, a compilation without end. A thread could not be ended while it compiles.
+multiprocessing's pools do not serve here: they
 import the caller's script anew, which a script without a `__main__` guard does not survive, and one death in them
 fails every job under way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -19,8 +21,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..errors import CompileError
 from ..jit import CompiledKernel
+from ..jit.compile import is_cached
 from ..jit.source import Constant
+from .worker import answer
 
 Built = CompiledKernel | tuple[str, str]
 """A kernel, or (kind, reason) of why there is none: kind is "compile" or "crash"."""
@@ -31,13 +36,19 @@ SECONDS = 600.0
 _COMMAND = (sys.executable, "-m", "tilewright.tuning.worker")
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def default_jobs() -> int:
     """One core is left for measuring."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    return max(1, cores() - 1)
 
 
 class Builder:
-    """Compiles in up to `jobs` processes at once, each for at most `seconds`. The same kernel is compiled once.
+    """Compiles in up to `jobs` processes at once, each for at most `seconds`. The same kernel is compiled once; one
+    that the cache has is taken from there.
 
     A context manager: leaving it ends the processes.
     """
@@ -72,13 +83,17 @@ class Builder:
         return self._asked[key]
 
     def _run(self, job: Any) -> Built:
+        include, constants, entry, arch, _, generated = job
+        with contextlib.suppress(CompileError):  # the process says what is wrong
+            if is_cached(include, constants, entry, arch, generated):
+                return answer(job)
         given = pickle.dumps(job)
         try:
             process = self._start()
         except OSError as error:
             return "crash", f"no compiling process could be started ({error})"
         try:
-            answer, _ = process.communicate(given, self._seconds)
+            told, _ = process.communicate(given, self._seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -88,7 +103,7 @@ class Builder:
                 self._running.discard(process)
         if process.returncode:
             return "crash", f"the compiling process ended with status {process.returncode}"
-        return pickle.loads(answer)
+        return pickle.loads(told)
 
     def _start(self) -> subprocess.Popen[bytes]:
         """A process that finds this package where we found it, and that Ctrl-C does not reach."""
