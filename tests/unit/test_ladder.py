@@ -186,12 +186,25 @@ def test_a_rung_whose_grids_may_overlap_waits_before_it_touches_global_memory(ru
         lines = rung.compile(problem, rung.default, SM_90A).ptx.splitlines()
     waits = [number for number, line in enumerate(lines) if "griddepcontrol.wait" in line]
     touches = [
-        n for n, line in enumerate(lines) if re.search(r"\b(ld|st|atom|red)\.(volatile\.)?global|cp\.async\.c", line)
+        n
+        for n, line in enumerate(lines)
+        if re.search(r"\b(ld|st|atom|red)\.(volatile\.)?global|cp\.async\.(c|bulk\.tensor\.\dd\.shared)", line)
     ]
     assert rung.launch(problem, rung.default, Addresses(0, 0, 0)).overlaps == rung.overlaps == bool(waits)
     assert touches
     if waits:
         assert waits[0] < touches[0]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_h14_has_l2_fetch_its_first_tiles_of_b_while_it_waits(batch):
+    problem = GemmProblem.dense(64, 512, 256, dtype="bf16", layout="nt", batch=batch)
+    rung = find_rung("h14")
+    with emulator():  # which takes PTX only
+        ptx = rung.compile(problem, rung.default, SM_90A).ptx
+    box = f"cp.async.bulk.prefetch.tensor.{3 if batch > 1 else 2}d.L2.global"
+    assert 0 < ptx.index(box) < ptx.index("griddepcontrol.wait")
+    assert ptx.rindex("cp.async.bulk.prefetch") < ptx.index("griddepcontrol.wait")
 
 
 def test_older_gpus_know_no_overlap():
