@@ -177,14 +177,6 @@ class Mbarriers:
         self._settle(barrier)
         return before
 
-    def arrive_one_each(self, barrier: Mbarrier, count: int) -> list[int]:
-        """Do as `arrive` for lanes of one phase, each with one arrival: the states before each."""
-        before = [barrier.state - number for number in range(count)]
-        self.events += count
-        barrier.pending -= count
-        self._settle(barrier)
-        return before
-
     @staticmethod
     def by_phase(barrier: Mbarrier, lanes: np.ndarray) -> list[np.ndarray]:
         """Lanes that arrive together, in parts: warp by warp if the phase may end before the last, since what a warp
