@@ -106,7 +106,7 @@ def dense_result(q: Operand, shape: tuple[int, ...], layout: str) -> Operand:
 
 
 def dense_view(q: Operand, name: str, shape: tuple[int, ...]) -> Operand:
-    """The layout of a new array beside q's."""
+    """The view of a new dense array where q is, at address 0."""
     strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
     return Operand(name, q.kind, 0, shape, strides, q.dtype, q.device, stream=q.stream)
 

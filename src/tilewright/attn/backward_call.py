@@ -119,7 +119,7 @@ class BackwardCall(Unchecked):
 
     @property
     def others(self) -> tuple[Operand, ...]:
-        """The operands beside q, as the caller gave them: their streams and owners."""
+        """The operands besides q, as the caller gave them: their streams and owners."""
         own = (self.grad, self.out, self.lse, *([self.grad_lse] if self.grad_lse is not None else []))
         return (*self.forward.others, *own)
 

@@ -143,7 +143,7 @@ class AttentionCall(Unchecked):
 
     @property
     def others(self) -> tuple[Operand, ...]:
-        """The operands beside q, as the caller gave them: their streams and owners."""
+        """The operands besides q, as the caller gave them: their streams and owners."""
         rest = [self.k, self.v, *([self.bias] if self.bias else []), *([self.out] if self.out_is_given else [])]
         return (*rest, *self.lists)
 

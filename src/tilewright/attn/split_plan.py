@@ -49,7 +49,7 @@ class SplitTime(NamedTuple):
 
 
 def few_on_many(problem: AttentionProblem) -> bool:
-    """Return whether queries are few beside keys: what split attention is for, and where it was measured."""
+    """Return whether queries are few compared with keys: what split attention is for, and where it was measured."""
     return problem.seq_q <= _MOST_QUERIES and problem.seq_k >= 4 * problem.seq_q
 
 

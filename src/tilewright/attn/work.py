@@ -18,7 +18,7 @@ _SOFTMAX = 6.6
 _SLOWER = (("a01", 5.0), ("a07", 1.15), ("a16", 1.05))
 """Rungs up to the one named, over the last: a01's reads meet eight-way bank conflicts."""
 _EXPONENTIAL = 3.5
-"""Instructions on the FP32 lanes that take as long as what a weight costs beside the products, up to d_head 64; in
+"""Instructions on the FP32 lanes that take as long as what a weight costs besides the products, up to d_head 64; in
 wider heads more of it runs under them. Fitted, with "wgmma attention" in plan/fits.json, to a sweep of 153 problems on
 an H200, where the choice by it took 0.5% longer than the best on average."""
 _WIDER = 1.9

@@ -2,7 +2,7 @@
 
 A product reads its bytes, for all four warps of its warpgroup, from its issue to the wait that covers it. Whatever
 writes to them in that time is `wgmma_not_waited`; a write that no barrier orders against it is a race as any other. A
-warpgroup's own writes need no barrier behind its own wait.
+warpgroup's own writes need no barrier after its own wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def report_in_flight(
 def report_unordered(
     shadow: Shadow, pattern: SharedPattern, lane: int, granule: int, other: Instruction, kind: str, warp: int
 ) -> None:
-    """A product that starts behind a write which no barrier orders before it."""
+    """A product that starts after a write which no barrier orders before it."""
     shared = shadow.machine.shared
     shadow.report_race(
         pattern, lane + np.arange(32), granule * shared.granule % shared.stride, "wgmma's read", other, kind, warp

@@ -164,7 +164,7 @@ def _record(
 
 
 def held_bytes(torch: Any, call: Callable[[], Any]) -> int:
-    """Return what a call holds at most beside what was there before, by torch's allocator."""
+    """Return what a call holds at most besides what was there before, by torch's allocator."""
     call()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

@@ -70,7 +70,7 @@ def planned(case: Mapping[str, Any], gpu: Gpu) -> Plan:
 
 
 def _calls(case: Mapping[str, Any]) -> Iterator[Call]:
-    """The call of a case, then what it is timed beside of ours."""
+    """The call of a case, then the calls of ours that it is timed against."""
     m, n, k = case["m"], case["n"], case["k"]
     deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
     of_a, of_b = {"tensor": ((), ()), "rows": ((m, 1), (1, n)), "blocks": ((m, deep), (deep, wide))}[case["scales"]]

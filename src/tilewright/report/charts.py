@@ -39,7 +39,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Dot:
-    """One point of a plot. `words`: what it says when it is pointed at; `label`: beside it, "" for none."""
+    """One point of a plot. `words`: what it says when it is pointed at; `label`: next to it, "" for none."""
 
     x: float
     y: float

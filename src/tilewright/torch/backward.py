@@ -18,7 +18,7 @@ MOST_PRODUCTS = 2
 """Of operands' gradients by themselves. More would cost more than the sum, made once in float32, and passes over it."""
 
 KEPT_FROM = 1024
-"""Sums of at least so many products are kept for the gradients behind an activation, as torch does. On an H200 one
+"""Sums of at least so many products are kept for the gradients of an activation, as torch does. On an H200 one
 element's sum takes 3 ps for every 1000 products, to keep it and to pass over it again about 2.5 ps."""
 
 
@@ -112,7 +112,7 @@ class Kept:
 
 @lru_cache(maxsize=1024)
 def cut_at_activation(expression: Recorded) -> Kept | None:
-    """The expression as torch would compute it behind a product of its own; None where it is no activation, or one that
+    """The expression as torch would compute it after a product of its own; None where it is no activation, or one that
     an operand multiplies or is added to, or where a relu's result tells all (before_relu)."""
     nodes, last, outer = expression.nodes, expression.nodes[-1], None
     if last.op in ("*", "+"):

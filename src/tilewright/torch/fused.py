@@ -2,8 +2,8 @@
 
 The operator takes the expression as text. The backward pass has the expression's derivative as expressions, too: where
 one depends on the sum it is the epilogue of a product that makes the sum again, so that nothing of the result's size is
-kept for it (behind a relu the result itself is) and nothing but a gradient written (backward.py). A sum of many
-products behind an activation is kept instead: to make it again would cost more than to read it.
+kept for it (after a relu the result itself is) and nothing but a gradient written (backward.py). A sum of many
+products before an activation is kept instead: to make it again would cost more than to read it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _keep(
     ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor],
     result: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Keep for the backward pass what it will read, and what it must know of all. Behind a relu it reads the result,
+    """Keep for the backward pass what it will read, and what it must know of all. After a relu it reads the result,
     as torch's does, and the rest of the expression is left."""
     inside = before_relu(call.expression)
     if inside is not None:

@@ -137,7 +137,7 @@ class _Call(NamedTuple):
 
 
 class TilewrightLinear(torch.autograd.Function):
-    """The layer with gradients. Behind a relu they read the result; behind another activation the sum is made again,
+    """The layer with gradients. After a relu they read the result; after another activation they make the sum again,
     where it is short (backward.KEPT_FROM)."""
 
     @staticmethod

@@ -159,7 +159,7 @@ def replace_linears(
     `where(name, module)` chooses. Parameters, tied weights, hooks, buffers, training mode and device stay what they
     are: only a module's class changes. Subclasses of nn.Linear are left alone, since they may compute something else.
 
-    fuse: where an nn.Sequential has ReLU, GELU, SiLU, Sigmoid or Tanh behind such a layer, the layer computes it too
+    fuse: where an nn.Sequential has ReLU, GELU, SiLU, Sigmoid or Tanh after such a layer, the layer computes it too
     and an nn.Identity takes its place. Left alone are layers that the model holds more than once, and layers and
     activations with hooks, which would see other values. What forward methods call themselves is not looked into.
 
@@ -186,7 +186,7 @@ def replace_linears(
 
 
 def _fuse_into(layers: nn.Sequential, times: Counter[int]) -> None:
-    """Give each Linear the activation behind it."""
+    """Give each Linear the activation after it."""
     for place in range(len(layers) - 1):
         first, second = layers[place], layers[place + 1]
         name = name_of(second)

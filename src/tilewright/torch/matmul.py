@@ -49,7 +49,7 @@ def matmul(
     epilogue: Callable[..., Any] | None = None, precision: Precision = "ieee", deterministic: bool = False,
     batch_invariant: bool = False, **operands: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """alpha * (a @ b) + beta * c with what is fused behind it, and gradients; torch.compile keeps it as one operator.
+    """alpha * (a @ b) + beta * c with what is fused after it, and gradients; torch.compile keeps it as one operator.
 
     a [..., m, k], b [..., k, n]: float32, float16 or bfloat16 CUDA tensors of one dtype, any strides; batch axes
     broadcast. c broadcasts to the result and has its dtype. bias, activation, residual, row_scale, col_scale, epilogue
@@ -58,7 +58,7 @@ def matmul(
 
     The gradients' products have the same precision, and are deterministic if the product is. batch_invariant makes
     a's gradient so too; b's is a sum over all rows, and what is broadcast is summed by torch.
-    Gradients reach a, b, c and every tensor among the operands. Behind an epilogue whose derivative needs the sum the
+    Gradients reach a, b, c and every tensor among the operands. After an epilogue whose derivative needs the sum, the
     backward pass makes it again, by a product with that derivative as its epilogue; at a tie of maximum or minimum each
     side gets half. Raises as tilewright.matmul does.
     """

@@ -15,7 +15,7 @@ from .verify import Pattern, pattern_of
 
 
 def footprint(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> int:
-    """Bytes from an operand's lowest element to behind its highest."""
+    """Bytes from an operand's lowest element to the end of its highest."""
     return (sum(map(abs, _reaches(matrix, rows, cols, batch))) + 1) * item
 
 
@@ -37,7 +37,7 @@ class _Input:
 class Inputs:
     """The inputs of a problem, laid out; in memory once `allocate` was called.
 
-    Those of one dtype lie behind one another in memory that repeats the dtype's pattern, set after set, but for B,
+    Those of one dtype lie one after another in memory that repeats the dtype's pattern, set after set, but for B,
     which has a row and a pattern of its own:
 
         bf16   | A | residual | A | residual | ...      bf16 of b   | B | B | ...      f32   | bias | bias | ...
