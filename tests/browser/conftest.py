@@ -1,4 +1,4 @@
-"""A page in headless Chromium: built once, each visit in a context of its own, and none may complain."""
+"""A page in headless Chromium: built once, loaded anew for each visit, and none may complain."""
 
 from __future__ import annotations
 
@@ -34,22 +34,37 @@ def browser():
         opened.close()
 
 
+@pytest.fixture(scope="session")
+def pages(browser):
+    """Open pages that no test uses, by scheme. To open another takes Chromium as long as to load one."""
+    return {"light": [], "dark": []}
+
+
 @pytest.fixture
-def visit(browser, address):
+def visit(browser, pages, address):
     """visit(state, scheme=, viewport=): a page; at the end none may have complained or asked for anything."""
-    contexts, complaints = [], []
+    taken, complaints = [], []
+    listeners = {
+        "console": lambda told: complaints.append(told.text) if told.type in ("error", "warning") else None,
+        "pageerror": lambda error: complaints.append(str(error)),
+        "request": lambda asked: None if asked.url.startswith("file:") else complaints.append(asked.url),
+    }
 
     def go(state: str = "", scheme: str = "light", viewport=DESKTOP):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda told: complaints.append(told.text) if told.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith("file:") else complaints.append(asked.url))
+        idle = pages[scheme]
+        page = idle.pop() if idle else browser.new_context(color_scheme=scheme, reduced_motion="reduce").new_page()
+        taken.append((scheme, page))
+        page.set_viewport_size(viewport)
+        for event, listener in listeners.items():
+            page.on(event, listener)
         page.goto(f"{address}#{state}")
         return page
 
     yield go
-    for context in contexts:
-        context.close()
+    for scheme, page in taken:
+        page.mouse.move(0, 0)  # else the next test would point at something
+        page.goto("about:blank")
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+        pages[scheme].append(page)
     assert not complaints

@@ -110,7 +110,7 @@ def test_a_cell_that_says_100_percent_is_green(visit, charts):
 
 
 @pytest.mark.parametrize(
-    "title", ["fp32, from a naive loop", "fp32 rungs under the roofs", "Configs of f12", "fp32 rungs by size"]
+    "title", ["fp32, from a naive loop", "fp32 rungs under the roofs", "Configs of a24", "fp32 rungs by size"]
 )  # fmt: skip
 def test_every_mark_tells_its_figure_to_the_keyboard(visit, charts, title):
     (wanted,) = (one for one in charts if one["title"] == title)
