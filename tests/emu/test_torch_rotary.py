@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import sys
 
@@ -117,6 +118,29 @@ def test_modules_that_say_something_else_are_left(monkeypatch):
     module._turned_forward.cache_clear()
     monkeypatch.setitem(Attends.forward.__globals__, "rotate_half", rotate_half)
     assert not tt.accelerate(torch.nn.Linear(2, 2)).turns
+
+
+class Decorated(Attends):
+    def decorated(forward):
+        if forward is None:
+            unbound = None  # never: a closure's cell that stays empty
+
+        @functools.wraps(forward)
+        def outer(self, *given):
+            return forward(self, *given) if len(given) else unbound
+
+        return outer
+
+    forward = decorated(Attends.forward)
+
+
+def test_a_decorator_with_a_name_that_nothing_is_bound_to_is_turned(turned):
+    model = Decorated()
+    assert tt.accelerate(model).turns == [""]
+    q, k, cos, sin = values()
+    with tw.emulator():
+        torch.testing.assert_close(model(q, k, cos, sin), Attends()(q, k, cos, sin))
+    assert len(turned) == 2
 
 
 def test_a_model_of_transformers_is_turned():

@@ -113,9 +113,10 @@ def _turned_forward(forward: Any) -> FunctionType | None:
         return None
     if within := getattr(forward, "__wrapped__", None):  # in a decorator, such as one that renames an argument
         turned, cells = _turned_forward(within), forward.__closure__ or ()
-        if turned is None or not any(cell.cell_contents is within for cell in cells):
+        places = [n for n, cell in enumerate(cells) if _content(cell) is within]
+        if turned is None or not places:
             return None
-        cells = tuple(CellType(turned) if cell.cell_contents is within else cell for cell in cells)
+        cells = tuple(CellType(turned) if n in places else cell for n, cell in enumerate(cells))
         copy = _copied(forward, forward.__globals__, cells)
         copy.__dict__["__wrapped__"] = turned
         return copy
@@ -136,6 +137,14 @@ def _turned_forward(forward: Any) -> FunctionType | None:
         return rotary(q, k, cos, sin)
 
     return _copied(forward, {**names, _NAME: apply}, forward.__closure__)
+
+
+def _content(cell: CellType) -> Any:
+    """What a cell holds; None of an empty one, whose name nothing was bound to yet, or was deleted."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _copied(forward: FunctionType, names: dict[str, Any], cells: tuple[CellType, ...] | None) -> FunctionType:
