@@ -220,6 +220,26 @@ def test_explain_compiles_when_asked():
     assert f"{told.resources.registers} registers per thread" in str(told)
 
 
+@pytest.mark.parametrize("compile", ["no", None, np.ones(2)], ids=repr)
+def test_explain_refuses_a_compile_that_is_not_true_or_false(compile):
+    a, q = zeros(8, 8), np.zeros((1, 1, 8, 32), np.float16)
+    for call in (
+        lambda **more: tw.explain(a, a, **more),
+        lambda **more: tw.explain_grouped_matmul(a, a[None], [8], **more),
+        lambda **more: tw.explain_attention(q, q, q, **more),
+        lambda **more: tw.explain_attention_backward(q, q, q, **more),
+    ):
+        with pytest.raises(InvalidOperand, match=r"compile=.* is not True or False"):
+            call(compile=compile, gpu="H200")
+
+
+@pytest.mark.parametrize("q", [{1}, np.float16(1)], ids=repr)
+def test_explain_of_a_packed_backward_pass_refuses_what_has_no_rows(q):
+    k = np.zeros((8, 1, 32), np.float16)
+    with pytest.raises(InvalidOperand, match=r"^q is"):
+        tw.explain_attention_backward(q, k, k, cu_seqlens_q=[0, 8], cu_seqlens_k=[0, 8], gpu="H200")
+
+
 @pytest.mark.parametrize(
     ("problem", "words"),
     [

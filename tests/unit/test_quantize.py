@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -117,6 +118,7 @@ def test_torch_and_numpy_agree():
     [
         (np.ones((2, 2)), {}, "x is float64"),
         (np.ones((2, 2), np.float32), {"dtype": "bf16"}, "is not fp8"),
+        (np.ones((2, 2), np.float32), {"dtype": SimpleNamespace(dtype="e4m3")}, "is not a dtype"),
         (np.ones((2, 2), np.float32), {"block": (0, 128)}, r"block=\(0, 128\)"),
         (np.ones(4, np.float32), {"block": (1, 128)}, "add an axis"),
         ([1.0], {}, "is of type list"),

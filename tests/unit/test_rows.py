@@ -89,6 +89,8 @@ def test_prepare_runs_what_it_says_and_then_nothing_is_planned(monkeypatch):
         assert not made
         with pytest.raises(InvalidOperand, match="holds no number of rows"):
             tw.prepare(b, range(0))
+        with pytest.raises(InvalidOperand, match=f"holds {2**70} rows; kernels take"):
+            tw.prepare(b, (1, 2**70))
         for not_rows in (4, "4", [2.5]):
             with pytest.raises(InvalidOperand, match="is not whole numbers of rows"):
                 tw.prepare(b, not_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
-from tilewright.errors import InvalidOperand  # noqa: E402
+from tilewright.errors import InvalidEpilogue, InvalidOperand  # noqa: E402
 from tilewright.torch import fused, product  # noqa: E402
 
 
@@ -361,6 +362,73 @@ def test_what_is_no_tensor_is_named(name):
 def test_a_flag_that_is_not_true_or_false_is_refused(call, flag):
     with pytest.raises(InvalidOperand, match="is not True or False"):
         call(flag, torch.ones(1, 1, 8, 32, dtype=torch.float16), torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+@pytest.mark.parametrize("call", [
+    lambda q, **number: tt.attention(q, q, q, **number),
+    lambda q, **number: tw.attention(q, q, q, **number),
+    lambda q, **number: tt.attention_varlen(q[0], q[0], q[0], [0, 1], [0, 1], **number),
+    lambda q, **number: tt.ring_attention(q, q, q, **number),
+])  # fmt: skip
+def test_a_learned_number_of_attention_is_refused_and_so_is_what_is_no_number(call, name):
+    q = torch.ones(1, 1, 8, 32, dtype=torch.float16, requires_grad=True)
+    with tw.emulator():
+        with pytest.raises(InvalidOperand, match=f"{name} requires a gradient, and none would reach it"):
+            call(q, **{name: torch.tensor(0.5, requires_grad=True)})
+        with pytest.raises(InvalidOperand, match=f"{name}='2' is not a number"):
+            call(q, **{name: "2"})
+        assert torch.equal(tt.attention(q, q, q, **{name: torch.tensor(0.5)}), tt.attention(q, q, q, **{name: 0.5}))
+
+
+@pytest.mark.parametrize("starts", [[0, 3.7, 8], np.array([0, 2**32 + 3, 8]), [False, True], [0, 9], [[0]]], ids=repr)
+def test_starts_of_the_host_that_are_no_starts_are_refused_before_they_are_rounded(starts):
+    x = torch.ones(8, 1, 32, dtype=torch.float16)
+    with tw.emulator(), pytest.raises(InvalidOperand, match="cu_seqlens_k must"):
+        tt.attention_varlen(x, x, x, [0] * len(starts), starts)
+
+
+@pytest.mark.parametrize("call", [
+    lambda x, none: tt.matmul(x, none),
+    lambda x, none: tt.linear(x, none),
+    lambda x, none: tt.grouped_matmul(x, none, torch.tensor([2], dtype=torch.int32)),
+    lambda x, none: tt.gated_mlp(x, none, x, x),
+    lambda x, none: tt.fp8_linear(x, none),
+    lambda x, none: tt.rotary(x, none, x, x),
+    lambda x, none: tt.attention(x[None, None].half(), none, none),
+    lambda x, none: tt.attention_varlen(x[:, None].half(), none, none, [0], [0]),
+])  # fmt: skip
+def test_none_is_no_operand(call):
+    with tw.emulator(), pytest.raises(InvalidOperand, match=r"takes torch tensors, and one .* is of type NoneType"):
+        call(torch.ones(8, 8), None)
+
+
+@pytest.mark.parametrize("call", [
+    lambda x, word: tt.matmul(x, x, precision=word),
+    lambda x, word: tw.matmul(x.numpy(), x.numpy(), precision=word),
+    lambda x, word: tt.linear(x, x, activation=word),
+    lambda x, word: tt.matmul(x.clone().requires_grad_(), x, activation=word),
+    lambda x, word: tt.gated_mlp(x, x, x, x, word),
+    lambda x, word: tt.fp8_linear(x, x, scales=word),
+    lambda x, word: tt.fp8_linear(x, x, backward=word),
+    lambda x, word: tw.attention(*[x.half().numpy()[None, None]] * 3, layout=word),
+    lambda x, word: tw.attention(*[x.half()[None, None].requires_grad_()] * 3, layout=word),
+])  # fmt: skip
+@pytest.mark.parametrize("word", [np.ones((2, 2)), ["relu"]], ids=["array", "list"])
+def test_what_is_no_word_is_refused_as_one(call, word):
+    with (
+        tw.emulator(),
+        pytest.raises((InvalidOperand, InvalidEpilogue), match=r"is not known|is not one of|cannot gate"),
+    ):
+        call(torch.ones(8, 8), word)
+
+
+@pytest.mark.parametrize("offs", [
+    torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16), torch.ones(2, device="meta"),
+], ids=str)  # fmt: skip
+def test_offsets_in_a_tensor_that_holds_no_integers_are_refused(offs):
+    with tw.emulator(), pytest.raises(InvalidOperand, match="offs must hold integers"):
+        tw.grouped_matmul(torch.ones(8, 8), torch.ones(2, 8, 8), offs)
 
 
 @pytest.mark.parametrize(("ranks", "rank"), [(2, -1), (2, 2), (0, 0)])

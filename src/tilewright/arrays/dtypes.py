@@ -34,7 +34,7 @@ def parse_dtype(value: Any, name: str = "out_dtype") -> str:
     """
     text = value if isinstance(value, str) else str(value).removeprefix("torch.")
     if not isinstance(value, str) and text not in SHORT_NAMES:
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(TypeError, ValueError):
             text = np.dtype(value).name if value is not None else text
     short = SHORT_NAMES.get(text, text)
     if short not in DTYPE_NAMES:

@@ -52,7 +52,10 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
                 wanted, view, "torch", value.data_ptr(), tuple(value.shape), value.stride(), str(value.dtype), ordinal,
                 torch_stream(torch, ordinal), value,
             )  # fmt: skip
-        value = value.numpy()
+        try:
+            value = value.numpy(force=True)
+        except (TypeError, RuntimeError) as error:  # of a dtype that NumPy lacks, or without memory of its own
+            raise InvalidOperand(f"{wanted.name} must hold integers {wanted}: {error}") from error
     cupy = loaded("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
         ordinal = int(value.device.id)
@@ -68,6 +71,18 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
                 (value, tensor),
             )  # fmt: skip
         value = np.from_dlpack(value)
+    numbers = host_integers(value, wanted)
+    if view.device is not None:
+        raise InvalidOperand(f"{of} is on GPU {view.device} and {wanted.name} on the host. Move it there, as int32.")
+    lies = None
+    if isinstance(value, np.ndarray):
+        shape, strides = (*value.shape, value.itemsize), (*value.strides, 1)
+        lies = Operand(wanted.name, "numpy", value.ctypes.data, shape, strides, "e4m3", None, owner=value)
+    return Integers(numbers.shape, numbers, None, lies)
+
+
+def host_integers(value: Any, wanted: Wanted) -> np.ndarray:
+    """Numbers of the host, of any dtype of integers. Raises InvalidOperand."""
     try:
         numbers = np.asarray(value)
     except ValueError as error:
@@ -76,13 +91,7 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
         raise InvalidOperand(
             f"{wanted.name} must hold integers {wanted}; it has shape {numbers.shape} and dtype {numbers.dtype}."
         )
-    if view.device is not None:
-        raise InvalidOperand(f"{of} is on GPU {view.device} and {wanted.name} on the host. Move it there, as int32.")
-    lies = None
-    if isinstance(value, np.ndarray):
-        shape, strides = (*value.shape, value.itemsize), (*value.strides, 1)
-        lies = Operand(wanted.name, "numpy", value.ctypes.data, shape, strides, "e4m3", None, owner=value)
-    return Integers(numbers.shape, numbers, None, lies)
+    return numbers
 
 
 def _on_gpu(

@@ -124,6 +124,11 @@ class BackwardCall(Unchecked):
         return (*self.forward.others, *own)
 
 
+def rows_of(*packed: Any) -> tuple[int, ...]:
+    """The rows of all entries: no entry is longer. 0 of what has no axes, which is refused later."""
+    return tuple((*getattr(x, "shape", ()), 0)[0] for x in packed)
+
+
 def read_backward(
     grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, grad_lse: Any = None, cu_seqlens: tuple[Any, Any] | None,
     modify: Differentiable, deterministic: bool, plan_with: tuple[str | None, Any] = (None, None), layout: str = "bhsd",
@@ -135,9 +140,8 @@ def read_backward(
     if cu_seqlens is None:
         forward = read_attention(q, k, v, bias=bias, modify=changed, layout=layout, return_lse=True, **options)
     else:
-        rows_q, rows_k = (tuple(getattr(x, "shape", ())) or (0,) for x in (q, k))  # no entry is longer
         forward = read_attention_varlen(
-            q, k, v, *cu_seqlens, rows_q[0], rows_k[0], modify=changed, return_lse=True, **options
+            q, k, v, *cu_seqlens, *rows_of(q, k), modify=changed, return_lse=True, **options
         )
     first = forward.q
     own_shape = forward.out_shape

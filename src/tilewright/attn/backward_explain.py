@@ -11,7 +11,7 @@ from ..gpus import Gpu
 from ..plan.explained import Explained, Row, compiled_words
 from ..run.program import Program
 from .attention import attention, attention_varlen
-from .backward_call import Taken, planned
+from .backward_call import Taken, planned, rows_of
 from .backward_config import BackwardConfig
 from .backward_plan import BackwardPlan
 from .backward_problem import BackwardProblem
@@ -72,11 +72,11 @@ def explain_attention_backward(
     """
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     check_keywords(attention_varlen if packed else attention, options)
-    deterministic = flag(deterministic, "deterministic")
+    deterministic, compile = flag(deterministic, "deterministic"), flag(compile, "compile")
     found = differentiable(score)
     options["modify"] = Modification(found.code, found.numbers)
     if packed:
-        call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, q.shape[0], k.shape[0], **options)
+        call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *rows_of(q, k), **options)
     else:
         call = read_attention(q, k, v, **options)
     named, source = gpu_of(call, gpu)

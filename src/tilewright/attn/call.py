@@ -155,7 +155,7 @@ def read_attention(
     plan_with: tuple[str | None, Any] = (None, None), batch_invariant: bool = False,
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention`. Raises InvalidOperand in the caller's terms."""
-    if layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout not in LAYOUTS:
         raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
     axes = ("batch", "heads", "rows", "d_head") if layout == "bhsd" else ("batch", "rows", "heads", "d_head")
     views = read_views(q, k, v, out, axes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.dtypes import LARGEST_EXTENT, ceil_div
-from ..arrays.integers import Integers, Wanted, read_integers
+from ..arrays.integers import Integers, Wanted, host_integers, read_integers
 from ..arrays.view import Operand
 from ..errors import InvalidOperand
 
@@ -28,7 +28,7 @@ def read_starts(value: Any, name: str, of: str, view: Operand) -> Starts:
     Numbers on the host are checked: they begin with 0, do not fall, and end at or before the rows. Raises
     InvalidOperand.
     """
-    found = read_integers(value, Wanted(name, ("entries + 1",), 1), of, view)
+    found = read_integers(value, _wanted(name), of, view)
     if found.host is None:
         return Starts(found.shape, None, found.operand, found.lies)
     check_starts(found.host, name, of, view.shape[2])
@@ -77,6 +77,17 @@ def held_table(table: Integers, used: Integers | None, k: Operand) -> Integers:
     return replace(table, host=np.clip(table.host, 0, max(pages - 1, 0)).astype(np.int32))
 
 
+def _wanted(name: str) -> Wanted:
+    return Wanted(name, ("entries + 1",), 1)
+
+
+def host_starts(value: Any, name: str, of: str, rows: int) -> np.ndarray:
+    """Starts that the host knows, checked, of any dtype of integers. Raises InvalidOperand."""
+    numbers = host_integers(value, _wanted(name))
+    check_starts(numbers, name, of, rows)
+    return numbers
+
+
 def check_starts(numbers: np.ndarray, name: str, of: str, rows: int) -> None:
     """Raise InvalidOperand unless the numbers begin with 0, do not fall, and stay within `rows`."""
     steps = np.diff(numbers.astype(np.int64))
@@ -85,6 +96,12 @@ def check_starts(numbers: np.ndarray, name: str, of: str, rows: int) -> None:
             f"{name} must begin with 0, never fall, and end at most at the {rows} rows of {of}; it begins with "
             f"{numbers[0]}, its steps are {steps.min() if len(steps) else 0} at least, and it ends with {numbers[-1]}."
         )
+
+
+def check_length(given: Any, name: str) -> None:
+    """Raise InvalidOperand for what is no number of rows."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 0 <= given <= LARGEST_EXTENT:
+        raise InvalidOperand(f"{name}={given!r} must be an integer from 0 to {LARGEST_EXTENT}.")
 
 
 def length_of(starts: Starts, given: Any, name: str, rows: int) -> int:
@@ -96,8 +113,7 @@ def length_of(starts: Starts, given: Any, name: str, rows: int) -> int:
     known = int(np.diff(starts.host).max(initial=0)) if starts.host is not None else None
     if given is None:
         return known if known is not None else ceil_div(rows, max(starts.entries, 1))
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 0 <= given <= LARGEST_EXTENT:
-        raise InvalidOperand(f"{name}={given!r} must be an integer from 0 to {LARGEST_EXTENT}.")
+    check_length(given, name)
     if known is not None and given < known:
         raise InvalidOperand(f"{name}={given} is less than the longest entry, {known}. Pass {known}, or omit it.")
     return int(given) if known is not None else max(int(given), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..arrays.scalar import flag
 from ..errors import check_keywords
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
@@ -113,7 +114,7 @@ def explain_attention(
     figures. Nothing is launched. Raises as `attention` does.
     """
     call: AttentionCall
-    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    packed, compile = cu_seqlens_q is not None or cu_seqlens_k is not None, flag(compile, "compile")
     check_keywords(attention_varlen if packed else attention, options)
     options["modify"] = modification_of(score)
     if packed:

@@ -251,6 +251,7 @@ def explain(
     the first of this machine, or, with none, the default of the package, which the explanation then says.
     `compile=True` adds the compiler's figures: registers, spills, shared memory. Raises as `matmul` does.
     """
+    compile = flag(compile, "compile")
     alpha, a_scale, b_scale = fold_numbers(a, alpha, a_scale, b_scale)
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands, a_scale, b_scale)
     options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)

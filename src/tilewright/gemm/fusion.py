@@ -107,18 +107,23 @@ class Fusion:
         return ("",) * (len(self.views) - len(self.scales)) + self.scales
 
 
+def check_activation(
+    activation: Any, otherwise: str = "anything else is an epilogue: epilogue=lambda acc: ..."
+) -> None:  # fmt: skip
+    """Raise InvalidEpilogue for an unknown one; `otherwise` says how to have it."""
+    if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
+        near = did_you_mean(activation, ACTIVATIONS) if isinstance(activation, str) else ""
+        raise InvalidEpilogue(
+            f"activation={activation!r} is not known.{near} Known: {', '.join(ACTIVATIONS)}; {otherwise}"
+        )
+
+
 def read_fusion(asked: Request, shapes: Shapes, a: Operand, added: tuple[Operand, float] | None = None) -> Fusion:
     """`added`: c and beta, where c is an operand of the expression.
 
     Raises InvalidOperand and InvalidEpilogue in the caller's terms.
     """
-    activation = asked.activation
-    if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
-        near = did_you_mean(activation, ACTIVATIONS) if isinstance(activation, str) else ""
-        raise InvalidEpilogue(
-            f"activation={activation!r} is not known.{near} Known: {', '.join(ACTIVATIONS)}; anything else is an "
-            "epilogue: epilogue=lambda acc: ..."
-        )
+    check_activation(asked.activation)
     arrays: dict[str, Operand] = {}
     known: dict[str, float | int | bool | None] = {}
     laid: dict[str, Operand] = {}

@@ -8,6 +8,7 @@ from math import log2
 from operator import index
 from typing import Any
 
+from ..arrays.dtypes import LARGEST_EXTENT
 from ..arrays.result import empty_like
 from ..arrays.view import as_operand
 from ..errors import InvalidOperand
@@ -52,8 +53,9 @@ def prepare(
         chosen = representatives(m)
     except TypeError as error:
         raise InvalidOperand(f"m={m!r} is not whole numbers of rows. Pass some, such as range(1, 4097).") from error
-    if not chosen:
-        raise InvalidOperand("m holds no number of rows. Pass some, such as range(1, 4097).")
+    if not chosen or chosen[-1] > LARGEST_EXTENT:
+        held = "no number of rows" if not chosen else f"{chosen[-1]} rows; kernels take {LARGEST_EXTENT} at most"
+        raise InvalidOperand(f"m holds {held}. Pass some, such as range(1, 4097).")
     say = progress or (_say if sys.stderr.isatty() else None)
     for done, rows in enumerate(chosen):
         if say is not None:

@@ -20,7 +20,7 @@ SCALE_BLOCK = 128
 
 def check_precision(precision: str, dtype: str) -> None:
     """Raise InvalidOperand for a precision that is not known, or that operands of `dtype` cannot have."""
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:  # an array has no truth value
         raise InvalidOperand(
             f"precision {precision!r} is not known.{did_you_mean(str(precision), PRECISIONS)} "
             f"Known: {', '.join(PRECISIONS)}."

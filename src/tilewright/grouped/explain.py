@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..arrays.scalar import flag
 from ..errors import InvalidOperand, suggests
 from ..gemm.config import GemmConfig
 from ..gemm.explain import Roofline
@@ -95,6 +96,7 @@ def explain_grouped_matmul(
     `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
     figures. Raises as `grouped_matmul` does, and InvalidOperand without offs: a batch is explained by `explain`.
     """
+    compile = flag(compile, "compile")
     if offs is None:
         raise InvalidOperand("explain_grouped_matmul needs offs; tilewright.explain tells of a batch.")
     call = read_grouped(a, b, offs, out, out_dtype, (rung, config), a_scale, b_scale)

@@ -15,12 +15,14 @@ from ..arrays.eager import as_autocast_does, is_eager, is_watched, runs_here, wa
 from ..arrays.scalar import flag
 from ..attn.arguments import read_window
 from ..attn.config import D_HEADS
+from ..attn.cu_seqlens import check_length, host_starts
+from ..attn.problem import LAYOUTS
 from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
 from .attention_gradient import Call, Options, attend, attend_again, direct, forward, forward_with_lse
-from .transforms import check_tensors, refuse_transforms, transforms_active
+from .transforms import check_tensors, number, refuse_transforms, transforms_active
 
 _torchs = functional.scaled_dot_product_attention
 """Torch's own, whatever stands in its place later."""
@@ -42,7 +44,7 @@ def attention(
 
     A score function breaks torch.compile's graph. Raises as `tilewright.attention` does.
     """
-    check_tensors("tilewright.torch.attention", q, k, v, bias, sinks)
+    check_tensors("tilewright.torch.attention", q, k, v, optional=(bias, sinks))
     if q.dim() != 4:
         raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
     if sinks is not None:
@@ -52,7 +54,7 @@ def attention(
             return_lse=True,
         )  # fmt: skip
         return _with_sinks(out, lse, sinks, q.shape[1], return_lse)
-    refuse_transforms("tilewright.torch.attention", q, k, v, bias)
+    refuse_transforms("tilewright.torch.attention", q, k, v, *(() if bias is None else (bias,)))
     options = _options(q, is_causal, scale, window, softcap)
     simple = bias is score is None and return_lse is False and not is_watched()
     if simple and (found := _again(q, k, v, options)) is not MISS:
@@ -89,7 +91,7 @@ def attention_varlen(
 
     Gradients of rows that no entry has are 0.
     """
-    check_tensors("tilewright.torch.attention_varlen", q, k, v, sinks)
+    check_tensors("tilewright.torch.attention_varlen", q, k, v, optional=(sinks,))
     return_lse = flag(return_lse, "return_lse")
     if sinks is not None:
         out, lse = attention_varlen(
@@ -102,10 +104,10 @@ def attention_varlen(
         return (found[0].transpose(0, 1), found[1]) if return_lse else found[0].transpose(0, 1)
     refuse_transforms("tilewright.torch.attention_varlen", q, k, v)
     options = _options(q, is_causal, scale, window, softcap)
-    starts = tuple(
-        x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.int32, device=q.device)
-        for x in (cu_seqlens_q, cu_seqlens_k)
-    )
+    starts = _starts(cu_seqlens_q, "cu_seqlens_q", "q", q), _starts(cu_seqlens_k, "cu_seqlens_k", "k", k)
+    for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if most is not None:
+            check_length(most, name)
     longest = -1 if max_seqlen_q is None else max_seqlen_q
     if not is_eager((q, k, v)):
         if score is not None:
@@ -118,6 +120,18 @@ def attention_varlen(
     return attend(q, k, v, None, Call(starts, longest, options, score, return_lse))
 
 
+def _starts(given: Any, name: str, of: str, x: Tensor) -> Tensor:
+    """Starts of entries as a tensor next to operand `of`, which x is. Numbers of the host are checked here, before they
+    become int32."""
+    if isinstance(given, Tensor):
+        return given
+    if not torch.compiler.is_compiling():
+        given = host_starts(given, name, of, len(x))
+    made = torch.as_tensor(given, device=x.device)
+    return made.to(torch.int32) if made.dtype in _INTEGERS else made
+
+
+_INTEGERS = (torch.int8, torch.int16, torch.int64, torch.uint8)
 _alone = {one.__name__: torch.compiler.disable(one) for one in (attention, attention_varlen)}
 
 
@@ -141,8 +155,8 @@ def _with_sinks(out: Tensor, lse: Tensor, sinks: Tensor, heads: int, return_lse:
 
 
 def _options(q: Tensor, is_causal: bool, scale: float | None, window: Any, softcap: float) -> Options:
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return Options(flag(is_causal, "is_causal"), scale, *read_window(window), float(softcap))
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else number(scale, "scale")
+    return Options(flag(is_causal, "is_causal"), scale, *read_window(window), number(softcap, "softcap"))
 
 
 def _wants_gradients(given: tuple[Tensor, ...]) -> bool:
@@ -152,10 +166,10 @@ def _wants_gradients(given: tuple[Tensor, ...]) -> bool:
 
 def of_layout(q: Tensor, k: Tensor, v: Tensor, *, layout: str, **options: Any) -> Any:
     """`attention` of tensors laid out as tilewright.attention's `layout` says."""
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
     if layout == "bhsd":
         return attention(q, k, v, **options)
-    if layout != "bshd":
-        raise InvalidOperand(f"layout={layout!r} is not one of 'bhsd', 'bshd'.")
     found = attention(*(x.transpose(1, 2) for x in (q, k, v)), **options)
     return (found[0].transpose(1, 2), found[1]) if options.get("return_lse") else found.transpose(1, 2)
 

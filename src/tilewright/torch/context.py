@@ -18,7 +18,7 @@ from torch import Tensor
 from ..arrays.scalar import flag
 from ..errors import InvalidOperand
 from .attention_gradient import Options, _backward, direct
-from .transforms import refuse_transforms
+from .transforms import number, refuse_transforms
 
 
 def context_rows(rows: int, ranks: int, rank: int, zigzag: bool = False) -> Tensor:
@@ -61,8 +61,8 @@ def ring_attention(
     zigzag, return_lse = flag(zigzag, "zigzag"), flag(return_lse, "return_lse")
     if zigzag and q.shape[2] % 2:
         raise InvalidOperand(f"{q.shape[2]} rows of a process are not two equal parts, as zigzag needs.")
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    options = Options(flag(is_causal, "is_causal"), scale, -1, -1, float(softcap))
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else number(scale, "scale")
+    options = Options(flag(is_causal, "is_causal"), scale, -1, -1, number(softcap, "softcap"))
     out, lse = _Ring.apply(q, k, v, group, options, zigzag)
     return (out, lse) if return_lse else out
 

@@ -47,10 +47,10 @@ def fp8_linear(
 
     Raises InvalidOperand for other dtypes and names, and as tilewright.matmul does.
     """
-    refuse_transforms("tilewright.torch.fp8_linear", x, weight, bias)
-    if scales not in BLOCKS:
+    refuse_transforms("tilewright.torch.fp8_linear", x, weight, *(() if bias is None else (bias,)))
+    if not isinstance(scales, str) or scales not in BLOCKS:
         raise InvalidOperand(f"scales={scales!r} is not one of {', '.join(map(repr, BLOCKS))}.")
-    if backward not in (OWN, "e4m3", "e5m2"):
+    if not isinstance(backward, str) or backward not in (OWN, "e4m3", "e5m2"):
         raise InvalidOperand(f"backward={backward!r} is not one of 'own', 'e4m3', 'e5m2'.")
     if x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise InvalidOperand(

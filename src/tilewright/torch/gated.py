@@ -57,7 +57,7 @@ def gated_mlp(
     "silu", "gelu", "gelu_tanh" or "relu". Dtypes, devices, autocast and torch.compile: as `linear`. Raises
     InvalidOperand for another activation, gate and up of two shapes, and as `linear` does.
     """
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} cannot gate. Those that can: {', '.join(ACTIVATIONS)}.")
     check_tensors("tilewright.torch.gated_mlp", x, gate, up, down)
     layers = None if torch.compiler.is_compiling() else _layers(x, gate, up, down, activation)

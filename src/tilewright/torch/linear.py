@@ -48,9 +48,8 @@ def linear(
     own, which knows nothing of these three; a warning says so once. Raises InvalidOperand for an unknown activation,
     and as tilewright.matmul does.
     """
-    if activation is not None and activation not in ACTIVATIONS:
-        raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
-    check_tensors("tilewright.torch.linear", x, weight, bias, residual)
+    _check_activation(activation)
+    check_tensors("tilewright.torch.linear", x, weight, optional=(bias, residual))
     here = runs_here(x)
     if here and torch.is_autocast_enabled(x.device.type):
         x, weight = as_autocast_does(x), as_autocast_does(weight)
@@ -87,6 +86,11 @@ def linear(
     return result if out_dtype is None else result.to(out_dtype)
 
 
+def _check_activation(activation: Any) -> None:
+    if activation is not None and (not isinstance(activation, str) or activation not in ACTIVATIONS):
+        raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
+
+
 def promised(deterministic: bool, batch_invariant: bool) -> tuple[bool, bool]:
     """Both as True or False. Raises InvalidOperand for what is neither."""
     return flag(deterministic, "deterministic"), flag(batch_invariant, "batch_invariant")
@@ -115,8 +119,7 @@ class Linear(nn.Linear):
     ) -> None:  # fmt: skip
         """See torch.nn.Linear. Raises InvalidOperand for an unknown activation or precision."""
         super().__init__(*args, **kwargs)
-        if activation is not None and activation not in ACTIVATIONS:
-            raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
+        _check_activation(activation)
         self.activation = activation
         self._promise(precision, deterministic, batch_invariant)
 

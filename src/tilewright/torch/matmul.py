@@ -11,17 +11,16 @@ import torch
 from ..arrays.eager import is_eager, runs_here, wants_gradients
 from ..arrays.scalar import flag
 from ..epilogue.expression import record_standard, recorded_of
-from ..epilogue.functions import ACTIVATIONS
 from ..epilogue.recorded import parse
-from ..errors import InvalidEpilogue, InvalidOperand
-from ..gemm.fusion import request
+from ..errors import InvalidOperand
+from ..gemm.fusion import check_activation, request
 from ..gemm.matmul import matmul as run
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision
 from . import fused, product
 from .distributed import sums_over_gpus
 from .traced import traced_text
-from .transforms import check_tensors, refuse_transforms, torch_dtype
+from .transforms import check_tensors, refuse_learned, refuse_transforms, torch_dtype
 
 _NOT_HERE = frozenset(("out", "verify", "rung", "config"))
 """Options of tilewright.matmul that the operators do not have."""
@@ -62,7 +61,7 @@ def matmul(
     backward pass makes it again, by a product with that derivative as its epilogue; at a tie of maximum or minimum each
     side gets half. Raises as tilewright.matmul does.
     """
-    check_tensors("tilewright.torch.matmul", a, b, c)
+    check_tensors("tilewright.torch.matmul", a, b, optional=(c,))
     out_dtype = torch_dtype(out_dtype)
     beta = (0.0 if c is None else 1.0) if beta is None else beta
     if operands and not _NOT_HERE.isdisjoint(operands):  # else they would work until a gradient is asked for
@@ -72,14 +71,14 @@ def matmul(
         )
     compiling = torch.compiler.is_compiling()
     if type(alpha) is not float or type(beta) is not float:
-        _refuse_learned(alpha=alpha, beta=beta)
+        refuse_learned(alpha=alpha, beta=beta)
         if not compiling:
             alpha, beta = (x.item() if isinstance(x, torch.Tensor) else x for x in (alpha, beta))
     if c is None and beta != 0:
         raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or omit beta.")
     if beta == 0:
         c = None
-    if precision != "ieee":
+    if not isinstance(precision, str) or precision != "ieee":
         check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     tensors = [a, b] if c is None else [a, b, c]
@@ -105,8 +104,7 @@ def matmul(
         return product.product(a, b, c, alpha, beta, out_dtype, how)
     given = asked.operands
     if epilogue is None:
-        if activation is not None and activation not in ACTIVATIONS:
-            raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
+        check_activation(activation)
     else:
         known: dict[str, Any] = {name: x if isinstance(x, numbers.Real) else None for name, x in given.items()}
     laid = _laid(given, a, b)
@@ -123,12 +121,6 @@ def matmul(
     _check(laid, given, tuple(product.product_shape(a, b)), epilogue is not None)
     call = fused.Call(alpha, beta, out_dtype, expression, how)
     return fused.fused_product(a, b, c, call, [laid[name] for name in expression.operands])
-
-
-def _refuse_learned(**scales: Any) -> None:
-    for name, number in scales.items():
-        if isinstance(number, torch.Tensor) and number.requires_grad and torch.is_grad_enabled():
-            raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
 
 
 def _laid(operands: Mapping[str, Any], a: torch.Tensor, b: torch.Tensor) -> Mapping[str, Any]:

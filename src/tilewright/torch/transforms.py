@@ -11,6 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
+from ..arrays.scalar import scalar
 from ..errors import InvalidOperand
 
 
@@ -19,14 +20,30 @@ def transforms_active() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def check_tensors(name: str, *operands: Any) -> None:
-    """Raises InvalidOperand for an operand that is neither None nor a tensor."""
-    for x in operands:
-        if x is not None and not isinstance(x, torch.Tensor):
+def check_tensors(name: str, *operands: Any, optional: tuple[Any, ...] = ()) -> None:
+    """Raises InvalidOperand for an operand that is not a tensor; `optional` ones may be None."""
+    for x in (*operands, *(one for one in optional if one is not None)):
+        if not isinstance(x, torch.Tensor):
             raise InvalidOperand(
                 f"{name} takes torch tensors, and one of its operands is of type {type(x).__name__}. Pass "
                 "torch.as_tensor(x) on the device of the others."
             )
+
+
+def refuse_learned(**scales: Any) -> None:
+    """Raises InvalidOperand for numbers that require a gradient."""
+    for name, number in scales.items():
+        if isinstance(number, torch.Tensor) and number.requires_grad and torch.is_grad_enabled():
+            raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
+
+
+def number(value: Any, name: str) -> float:
+    """A number as operators take it. Raises InvalidOperand for what is none, or requires a gradient."""
+    if torch.compiler.is_compiling():
+        refuse_learned(**{name: value})
+    elif type(value) is not float:
+        scalar(value, name)
+    return float(value)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype | None:
