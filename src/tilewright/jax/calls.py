@@ -27,7 +27,7 @@ from ..attn.call import read_attention
 from ..errors import InvalidOperand, suggests
 from ..gemm.call import Options, read_call
 from ..gemm.family import PRODUCTS
-from ..gemm.fusion import Request, request
+from ..gemm.fusion import Request, check_activation, request
 from ..gemm.matmul import matmul as run_matmul
 from ..gemm.warm import known_views
 from ..jit.device_calls import ordinal_of
@@ -215,6 +215,7 @@ def matmul(
         raise InvalidOperand(f"a {a.shape} and b {b.shape} are not [..., m, k] and [..., k, n].")
     if a.dtype != b.dtype or a.dtype.name not in _DTYPES:
         raise InvalidOperand(f"a is {a.dtype} and b {b.dtype}. Pass two of one dtype: {', '.join(_DTYPES)}.")
+    check_activation(activation, "apply any other function to the result")
     bias, residual = (None if x is None else jnp.asarray(x) for x in (bias, residual))
     asked = request(None, activation, _view("bias", bias), _view("residual", residual), None, None, {})
     options = Options(out_dtype, deterministic, batch_invariant, None, None, precision)
