@@ -204,14 +204,21 @@ def test_without_the_library_nothing_is_missing(monkeypatch):
     assert run_row("one lone thread, 2^14 steps").counters.thread_instructions > 10**5
 
 
-def test_a_broken_library_is_done_without(monkeypatch, tmp_path):
+@pytest.mark.parametrize("damage", [
+    lambda whole: b"no library", lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:-1],
+    lambda whole: whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2),
+], ids=["other", "empty", "half", "a byte less", "half of zeros"])  # fmt: skip
+def test_a_damaged_library_is_not_loaded_and_made_again(damage, monkeypatch, tmp_path):
+    whole = compiled._target_now().read_bytes()
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     target = compiled._target_now()
     assert str(target).startswith(str(tmp_path))
     target.parent.mkdir(parents=True)
-    target.write_bytes(b"no library")
+    target.write_bytes(damage(whole))
     assert compiled.library() is None
+    target.write_bytes(whole)
+    assert compiled.library() is not None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files")

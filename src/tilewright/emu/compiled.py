@@ -213,18 +213,19 @@ def _target() -> Path:
 
 
 def _start(target: Path) -> subprocess.Popen[bytes] | None:
-    """Begin to compile: a process that puts the whole file into its place when it is done."""
+    """Begin to compile: a process that puts the whole file, its SHA-256 at the end, into its place when it is done."""
     compiler = _compiler()
     if compiler is None:
         return None
     try:
         target.parent.parent.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        part = target.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        command = shlex.join([compiler, *FLAGS, "-o", str(part), str(FOLDER / "native.c"), "-lm"])
-        into = f"mv -f {shlex.quote(str(part))} {shlex.quote(str(target))} || rm -f {shlex.quote(str(part))}"
+        made = target.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        command = shlex.join([compiler, *FLAGS, "-o", str(made), str(FOLDER / "native.c"), "-lm"])
+        part, whole = shlex.quote(str(made)), shlex.quote(str(target))
+        seal = f'digest=$(sha256sum < {part} || shasum -a 256 < {part}) && printf %.64s "$digest" >> {part}'
         return subprocess.Popen(
-            ["sh", "-c", f"umask 022; {command} && {into}"],
+            ["sh", "-c", f"umask 022; {command} && {seal} && mv -f {part} {whole} || rm -f {part}"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except OSError:
@@ -270,8 +271,11 @@ def library() -> Library | None:
         if not os.path.exists(target):
             return None
         try:
+            if _is_private(target) and not _is_whole(target):  # a disk that was full, or lost its power
+                target.unlink()
+                return None  # it is compiled again
             _state.loaded[target] = Library(target) if _is_private(target) else None
-        except (OSError, AttributeError):  # of another system, or cut off: done without
+        except (OSError, AttributeError):  # of another system: done without
             _state.loaded[target] = None
         return _state.loaded[target]
 
@@ -282,6 +286,16 @@ def _is_private(file: Path) -> bool:
         return True
     told = file.stat()
     return told.st_uid in (os.getuid(), 0) and not told.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _is_whole(file: Path) -> bool:
+    """Return whether it is what was compiled: one that is cut off may end the process that loads it."""
+    data = file.read_bytes()
+    return hashlib.sha256(data[:-_DIGEST]).hexdigest().encode() == data[-_DIGEST:]
+
+
+_DIGEST = 64
+"""Hexadecimal digits at a library's end, where loaders look at nothing."""
 
 
 def _target_now() -> Path:
