@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -326,8 +327,9 @@ def write(scenes: Sequence[Scene], say: Callable[[str], None] = print) -> None:
     """Record scenes again, and write traces.json: one trace a line, in the order of SCENES."""
     known = {trace["key"]: trace for trace in json.loads(shipped())} if SHIPPED.is_file() else {}
     for scene in scenes:
+        start = time.perf_counter()
         known[scene.key] = record(scene)
-        say(f"{scene.key}: {len(known[scene.key]['events'])} events")
+        say(f"{scene.key}: {len(known[scene.key]['events'])} events in {time.perf_counter() - start:.1f} s")
     lines = ",\n".join(json.dumps(known[scene.key], separators=(",", ":")) for scene in SCENES)
     SHIPPED.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     shipped.cache_clear()
