@@ -194,3 +194,9 @@ def test_html_shows_words_as_they_are():
 def test_a_rung_for_a_gpu_is_told_where_it_goes():
     with pytest.raises(InvalidOperand, match=r"kernels=\['f09'\]"):
         tw.lab.roofline("f09")
+
+
+def test_a_rung_of_another_type_than_the_roofs_is_to_be_asked_for_alone():
+    with pytest.raises(InvalidOperand, match=r"h16_cluster multiplies bf16, f16, not f32, and .* Ask for h16 alone\."):
+        tw.lab.roofline("H200", kernels=["f09", "h16"])
+    assert tw.lab.roofline("H200", kernels=["h16"]).kind == "bf16"

@@ -261,12 +261,19 @@ def test_ptx_is_assembled_where_ptxas_is(ptx):
         tw.lab.inspect(ptx, entry="other")
 
 
-def test_ptx_of_a_newer_compiler_than_ptxas_says_so(ptx, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("told", "advice"),
+    [("fatal : Unsupported .version 9.9", "of a newer compiler: pip install -U nvidia-cuda-nvcc"),
+     ("error : PTX .version 8.0 does not support .target sm_120", "sm_120"),
+     ("fatal : SM version specified by .target is higher than default SM version assumed",
+      "for a newer GPU: name that one as gpu.")],
+)  # fmt: skip
+def test_ptx_that_ptxas_refuses_says_what_helps(ptx, tmp_path, monkeypatch, told, advice):
     tool = tmp_path / "ptxas"
-    tool.write_text('#!/bin/sh\necho "ptxas $5, line 9; fatal : Unsupported .version 9.9" >&2; exit 1\n')
+    tool.write_text(f'#!/bin/sh\necho "ptxas $5, line 9; {told}" >&2; exit 1\n')
     tool.chmod(0o755)
     monkeypatch.setattr("tilewright.lab.subject.find_tool", lambda name, package: tool)
-    with pytest.raises(tw.errors.TilewrightError, match="of a newer compiler: pip install -U nvidia-cuda-nvcc"):
+    with pytest.raises(tw.errors.TilewrightError, match=f"{advice}$"):
         tw.lab.inspect(ptx, gpu="A100")
 
 

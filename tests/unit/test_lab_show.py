@@ -128,3 +128,10 @@ def test_a_rung_that_only_sets_a_constant_has_its_code_where_that_is_read():
     read = own.switches[0]
     shared = tw.lab.show("a24", compiled=True, file=read.file)
     assert any(line.sass for line in shared.lines if line.number > read.line)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    (tmp_path / "mine.cu").write_bytes(b"\xff")
+    for asked in (lambda: tw.lab.show(tmp_path / "mine.cu"), lambda: tw.lab.show("f02", diff=tmp_path / "mine.cu")):
+        with pytest.raises(InvalidOperand, match=r"mine\.cu is not text in UTF-8"):
+            asked()

@@ -85,7 +85,8 @@ def read_exercise(path: Path, sizes: Mapping[str, int] | None = None, entry: str
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise InvalidOperand(f"{path} cannot be read ({error}). Make one: tilewright new {path}") from error
+        advice = "Give a text file in UTF-8." if path.exists() else f"Make one: tilewright new {path}"
+        raise InvalidOperand(f"{path} cannot be read ({error}). {advice}") from error
     said = _read(path, text, sizes or {})
     if entry is not None:
         said.once["entry"] = entry

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..gpus import Arch
 from .kernel_source import KernelSource, SourceLine, in_words, is_new, short_name, with_code
 from .sass import listings
-from .subject import of_file
+from .subject import of_file, text_of
 
 
 def show_file(
@@ -25,7 +25,7 @@ def show_file(
         assert subject is not None
         texts = [in_words(instruction) for instruction in listings(subject.cubin)[subject.entry]]
     else:
-        texts = path.read_text(encoding="utf-8-sig").splitlines()
+        texts = text_of(path).splitlines()
     lines = [SourceLine(n, text, known is not None and is_new(text, known)) for n, text in enumerate(texts, 1)]
     by_file: tuple[tuple[str, int], ...] = ()
     if subject is not None and subject.kernel is not None:

@@ -188,7 +188,10 @@ def _of_rung(what: str, sizes: Sequence[int] | None, kind: str, gpu: Gpu, peak: 
         problem = AttentionProblem.dense(16, 16, LENGTH, LENGTH, 128, dtype=kind)
         case |= {"seq_q": LENGTH, "seq_k": LENGTH, "d_head": 128, "is_causal": False}
     if problem.dtype not in rung.dtypes or (kind in PRECISIONS and kind != getattr(rung, "precision", "")):
-        raise InvalidOperand(f"{rung.id} multiplies {', '.join(rung.dtypes)}, not {kind}: see dtype.")
+        known, name = ", ".join(rung.dtypes), rung.id.split("_")[0]
+        raise InvalidOperand(
+            f"{rung.id} multiplies {known}, not {kind}, and a roofline has one type. Ask for {name} alone."
+        )
     case["dtype"] = problem.dtype
     held = newest(benchmarks() / "results", gpu.name)
     measured = [

@@ -14,7 +14,17 @@ from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.source import CUDA_ROOT, gather
 from .file_source import show_file
 from .kernel_source import Definition, KernelSource, SourceLine, is_new, key_of, with_code
-from .subject import EVERY_EXPERIMENT, AnyConfig, AnyRung, every_rung, named, nearest_rung, of_rung, read_config
+from .subject import (
+    EVERY_EXPERIMENT,
+    AnyConfig,
+    AnyRung,
+    every_rung,
+    named,
+    nearest_rung,
+    of_rung,
+    read_config,
+    text_of,
+)
 
 _COMMENT = re.compile(r"//.*$")
 _WORD = re.compile(r"\b[A-Za-z_]\w{3,}\b")
@@ -169,7 +179,7 @@ def _known(what: str | Path) -> set[str]:
     if rung is not None:
         texts = list(_texts(rung).values())
     elif Path(what).is_file():
-        texts = [Path(what).read_text(encoding="utf-8-sig")]
+        texts = [text_of(Path(what))]
     else:
         raise InvalidOperand(f"{str(what)!r} is neither a rung nor a file.{nearest_rung(str(what))}")
     return {key_of(line) for text in texts for line in text.splitlines()}

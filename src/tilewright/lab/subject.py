@@ -164,7 +164,7 @@ def of_file(
         raise InvalidOperand(f"threads={threads} is not from 0 to {arch.threads_per_block}, which {arch} allows.")
     if path.suffix == ".cubin":
         return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
-    text = _text(path)
+    text = text_of(path)
     said = launch_said(path, text)
     threads, dynamic_shared = threads or said.threads, dynamic_shared or said.shared_bytes
     if path.suffix == ".ptx":
@@ -181,11 +181,12 @@ def of_file(
 
 def only_kernel(path: Path) -> str:
     """The one kernel of a .cu or .ptx file. Raises InvalidOperand for none and for several, which it names."""
-    text = _text(path)
+    text = text_of(path)
     return _only(_entries(text) if path.suffix == ".ptx" else kernels_of(text), path)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a kernel file. Raises InvalidOperand for one that is not text."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except ValueError as error:
@@ -225,8 +226,11 @@ def _of_ptx(text: str, path: Path, arch: Arch, entry: str, threads: int, dynamic
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             told = (done.stderr or done.stdout).strip()
-            newer = "\nThe file is of a newer compiler: pip install -U nvidia-cuda-nvcc" * (".version" in told)
-            raise TilewrightError(f"ptxas does not assemble {path} for {arch}:\n{told}{newer}")
+            newer = "\nThe file is of a newer compiler: pip install -U nvidia-cuda-nvcc" * (
+                "Unsupported .version" in told
+            )
+            other = "\nThe file is for a newer GPU: name that one as gpu." * ("higher than default SM" in told)
+            raise TilewrightError(f"ptxas does not assemble {path} for {arch}:\n{told}{newer}{other}")
         cubin = out.read_bytes()
     resources = parse_resources(done.stdout + done.stderr, name)
     threads = threads or _bounds(text, name)
