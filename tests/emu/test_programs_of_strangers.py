@@ -421,3 +421,9 @@ int main() { std::function<void()> run = [] { apply<3><<<1, 32>>>(nullptr, 9); }
 """
     result = tw.emulate(source, "apply<3>", 1, 32, ["u32[32]=arange", 9])
     assert result.arrays[0].tolist() == [min(3 * i, 9) for i in range(32)]
+
+
+def test_macros_of_one_letter_do_not_reach_the_lines_that_ask_for_the_entry():
+    macros = "".join(f"#define {name} 16\n" for name in ["A", "N", "T", "of", "code", "codes", "parameters"])
+    source = macros + "__global__ void k(float *x) { x[threadIdx.x] = T; }"
+    assert tw.emulate(source, "k", 1, 32, ["f32[32]"]).arrays[0].tolist() == [16] * 32

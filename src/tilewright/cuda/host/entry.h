@@ -1,21 +1,22 @@
 // Which kernel a C++ name means, and the types of its parameters, told by the compiler in two variables of the PTX.
 // TILEWRIGHT_ENTRY is the name. A parameter is kind << 8 | bytes of a number, + 1 << 16 for each pointer to it; a vector
 // such as float4 has the bytes of its parts and bit 24; other types are 0.
+// Names begin with tw_, since the file that includes this may well #define T or A.
 #pragma once
 namespace tilewright_entry_types {
-template <class T> struct code {
-  enum : unsigned { of = 0 };
+template <class tw_t> struct tw_code {
+  enum : unsigned { tw_of = 0 };
 };
-template <class T> struct code<const T> : code<T> {};
-template <class T> struct code<volatile T> : code<T> {};
-template <class T> struct code<const volatile T> : code<T> {};
-template <class T> struct code<T *> {
-  enum : unsigned { of = 0x10000u + code<T>::of };
+template <class tw_t> struct tw_code<const tw_t> : tw_code<tw_t> {};
+template <class tw_t> struct tw_code<volatile tw_t> : tw_code<tw_t> {};
+template <class tw_t> struct tw_code<const volatile tw_t> : tw_code<tw_t> {};
+template <class tw_t> struct tw_code<tw_t *> {
+  enum : unsigned { tw_of = 0x10000u + tw_code<tw_t>::tw_of };
 };
 #define TILEWRIGHT_NUMBER(type, kind, bytes) \
-  template <> struct code<type> { enum : unsigned { of = kind << 8 | bytes }; };
+  template <> struct tw_code<type> { enum : unsigned { tw_of = kind << 8 | bytes }; };
 #define TILEWRIGHT_VECTOR(type, part) \
-  template <> struct code<type> { enum : unsigned { of = 1u << 24 | code<part>::of }; };
+  template <> struct tw_code<type> { enum : unsigned { tw_of = 1u << 24 | tw_code<part>::tw_of }; };
 #define TILEWRIGHT_VECTORS(name, part) \
   TILEWRIGHT_VECTOR(name##2, part) TILEWRIGHT_VECTOR(name##3, part) TILEWRIGHT_VECTOR(name##4, part)
 TILEWRIGHT_NUMBER(bool, 'B', 1)
@@ -50,11 +51,13 @@ TILEWRIGHT_VECTOR(__half2, __half)
 TILEWRIGHT_NUMBER(__nv_bfloat16, 'b', 2)
 TILEWRIGHT_VECTOR(__nv_bfloat162, __nv_bfloat16)
 #endif
-template <class... A> struct codes {
-  unsigned of[sizeof...(A) + 1];
+template <class... tw_ts> struct tw_codes {
+  unsigned tw_of[sizeof...(tw_ts) + 1];
 };
-template <class... A> constexpr codes<A...> parameters(void (*)(A...)) { return {{code<A>::of..., 0xffffffffu}}; }
+template <class... tw_ts> constexpr tw_codes<tw_ts...> tw_told(void (*)(tw_ts...)) {
+  return {{tw_code<tw_ts>::tw_of..., 0xffffffffu}};
+}
 }  // namespace tilewright_entry_types
 extern "C" __device__ auto *tilewright_entry = &TILEWRIGHT_ENTRY;
 extern "C" __device__ auto tilewright_parameters =
-    tilewright_entry_types::parameters(static_cast<decltype(&TILEWRIGHT_ENTRY)>(nullptr));
+    tilewright_entry_types::tw_told(static_cast<decltype(&TILEWRIGHT_ENTRY)>(nullptr));
