@@ -296,7 +296,7 @@ class EpochShadow(Shadow):
             for event in dict.fromkeys(e for e in events if isinstance(e, SharedPattern) and e.kind == "read"):
                 _, granules, warps = self.rows(event, ctas)
                 found = owner[granules]
-                if atomics:
+                if atomics and not self.lane_races.table.guess[event.instruction.index]:
                     mixed = atomic[granules]
                     found = np.where(found == 0, mixed, found)
                 if found.any():

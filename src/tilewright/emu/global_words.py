@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from .ptx import Immediate, Instruction, Memory, Operand, Register, Vector
+import numpy as np
+
+from .ptx import Immediate, Instruction, Memory, Operand, Register, Symbol, Vector
 from .uses import reaches, writers
 
 if TYPE_CHECKING:
@@ -132,6 +134,8 @@ def _role_of(instruction: Instruction, program: Code) -> Role | None:
             acquires=acquires, relaxed=loads and not acquires, loose=loads and "relaxed" in parts,
             trusted=loads and not acquires and not reaches(program, instruction.index, COMPARING), element=element,
         )  # fmt: skip
+    if loads and not strong and "nc" not in parts and guesses(program, instruction):
+        return Role((POLL,), nbytes, head, element=element)
     return Role((READ if loads else WRITE,), nbytes, head, narrow=strong, fixed="nc" in parts)
 
 
@@ -191,6 +195,44 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
         wanted -= set(writes)
         wanted |= set(reads)
     return None
+
+
+def guesses(program: Code, load: Instruction) -> bool:
+    """Return whether what a plain load has read is what an `atomicCAS` in a loop expects to find at the same place: if
+    it is wrong the loop goes round again. That of one which is stored somewhere too is no guess."""
+    if not load.opcode.startswith("ld.") or len(load.operands) < 2:
+        return False
+    held, seen = _registers(load.operands[0]), set[Register]()
+    while held:
+        register = held.pop()
+        seen.add(register)
+        for index in program.readers.get(register, ()):
+            reader = program.instructions[index]
+            swaps = reader.opcode.startswith("atom.") and ".cas." in reader.opcode and register in reader.operands[2:3]
+            if reader.opcode.startswith("mov."):
+                held += [to for to in program.effects(index).writes if to not in seen]
+            elif swaps and _place(program, reader.operands[1]) == _place(program, load.operands[1]):
+                return reaches(program, index, COMPARING, later=True) and not kept(program, load)
+    return False
+
+
+@lru_cache(maxsize=64)
+def guessing(program: Code) -> np.ndarray:
+    """Return of each instruction whether it is such a load."""
+    return np.array([guesses(program, instruction) for instruction in program.instructions], bool)
+
+
+def _place(program: Code, operand: Operand) -> Operand:
+    """The place that an instruction names, by the symbol that its register was once made from."""
+    while isinstance(operand, Memory) and isinstance(operand.base, Register):
+        made = [program.instructions[index] for index in writers(program).get(operand.base, [])]
+        if len(made) != 1 or not made[0].opcode.startswith("mov.") or len(made[0].operands) != 2:
+            break
+        base = made[0].operands[1]
+        if not isinstance(base, (Register, Symbol)):
+            break
+        operand = replace(operand, base=base)
+    return operand
 
 
 def looks_first(program: Code, store: Instruction) -> bool:

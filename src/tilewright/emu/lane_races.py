@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .compiled import address
+from .global_words import guessing
 from .meetings import Meetings
 from .shadow import WORDS, Landing
 from .shared_memory import SharedPattern
@@ -54,6 +55,8 @@ class LaneTable:
         self.machine, program = machine, machine.program
         self.atomic = program.opcodes_begin("atom", "red")
         self.together = program.opcodes_begin(*_TOGETHER)
+        self.guess = guessing(program)
+        """Loads that no atomic races with."""
         self.messages = messages
         """What lanes may tell one another by flags."""
         granules = len(machine.shared.initialised)
@@ -134,13 +137,16 @@ class LaneTable:
         if event.kind not in READS:
             tables.append(("read", self.reader, self.read_at, self.read))
         instructions = self.machine.program.instructions
+        joins = event.kind == "atomic" or bool(self.guess[event.instruction.index])
         for verb, who, at, by in tables:
             last = who[granules]
             bad = (last != 0) & (last != ids)
             if verb == "write" and bad.any():
                 atomic, shared_out = self.atomic[by[granules]], self.shared_out[by[granules]]
                 # Plain stores of several lanes in one step mostly store one value.
-                bad &= ~atomic if event.kind == "atomic" else (shared_out | (last != SEVERAL))
+                bad &= ~atomic if joins else (shared_out | (last != SEVERAL))
+            elif verb == "read" and event.kind == "atomic":
+                bad &= ~self.guess[by[granules]]
             if event.kind == "read" and self.together[event.instruction.index]:  # what a lane names, others read
                 own = last == ids
                 bad, last = bad | own, np.where(own, SEVERAL, last)

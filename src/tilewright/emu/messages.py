@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .global_words import COMPARING, own_load
+from .global_words import COMPARING, guesses, own_load
 from .ptx import Instruction, Register, Vector
 from .uses import reaches
 
@@ -75,6 +75,8 @@ def _word_of(instruction: Instruction, program: Code) -> Word:
         return Word(ATOMIC, used, True, releases, narrow=narrow, acquires=acquires)
     strength = STRONG if {"relaxed", "acquire", "release", "mmio"} & set(parts) else PLAIN
     strength = VOLATILE if "volatile" in parts else strength
+    if head == "ld" and strength == PLAIN and guesses(program, instruction):
+        return Word(STRONG, asks=False)
     if head == "ld" or strength == PLAIN:
         asks = strength != VOLATILE or reaches(program, instruction.index, COMPARING)
         return Word(strength, strength > PLAIN, narrow=narrow, acquires=acquires, asks=asks)
