@@ -131,7 +131,7 @@ class GlobalRaces:
             self._note_between(role, index, pattern, start, track, claimed)
         if self.within is not None and not isinstance(pattern, Rows):
             self.within.note(role, index, pattern, start, track, claimed)
-        if role.relaxed and self.telling is not None:
+        if role.relaxed and not role.trusted and self.telling is not None:
             self.telling.has_just_heard(self._every if pattern.lanes is None else pattern.lanes)
 
     def _note_between(
@@ -498,25 +498,29 @@ class GlobalRaces:
         return track.active
 
     def _trusts(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray) -> None:
-        """Report strong loads of strong stores that a flag has told of and no fence came before."""
+        """Report strong loads of strong stores that a flag has told of, where the writer ran no fence before it, or
+        the reader none after it."""
         telling, table = self.telling, track.tables[STRONG]
         assert telling is not None
         last, clock, by = (part[0][cells[:, 0]] for part in (table.lane, table.clock, table.by))
         units, theirs = lanes // self.width, (last - 1) // telling.grain
-        bad = (last != 0) & (theirs // telling.parts != units + telling.first)
-        bad[bad] = (telling.compared[units[bad], theirs[bad]] >= clock[bad]) & (
-            telling.known[units[bad], theirs[bad]] < clock[bad]
-        )
-        bad &= self.stores[by]
-        for row in np.flatnonzero(bad).tolist():  # what it has seen there it sees again, whoever fences
-            bad[row] = not telling.has_newest(track.buffer.start + int(cells[row, 0]) * self.granule, int(units[row]))
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            place, other = track.buffer.start + int(cells[row, 0]) * self.granule, int(last[row]) - 1
-            writer = self.machine.program.instructions[int(by[row])]
-            clash = Clash(index, lanes[bad], place, other, writer, STRONG, True, bad)
-            clash.name = "fence_missing"
-            self.reports.report(POLL, clash, same=False)
+        others = (last != 0) & (theirs // telling.parts != units + telling.first) & self.stores[by]
+        if not others.any():
+            return
+        known = telling.known[units, theirs] >= clock
+        late = known & (telling.taken[units, theirs] < clock)
+        late &= (telling.loosely[units, theirs] >= clock) | telling.just_heard(lanes)
+        told = ~known & (telling.compared[units, theirs] >= clock)
+        for name, bad in (("fence_missing", others & told), ("acquire_missing", others & late)):
+            for row in np.flatnonzero(bad).tolist():  # what it has seen there it sees again, whoever fences
+                bad[row] = not telling.has_newest(track.buffer.start + int(cells[row, 0]) * self.granule, units[row])
+            if bad.any():
+                row = int(np.flatnonzero(bad)[0])
+                place, other = track.buffer.start + int(cells[row, 0]) * self.granule, int(last[row]) - 1
+                writer = self.machine.program.instructions[int(by[row])]
+                clash = Clash(index, lanes[bad], place, other, writer, STRONG, True, bad)
+                clash.name = name
+                self.reports.report(POLL, clash, same=False)
 
     def _unacquired(
         self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray, slot: int,

@@ -28,8 +28,8 @@ KINDS = {
     "(__threadfence_block, cuda::thread_scope_block) does not reach other blocks.",
     "stale_read": "Put __threadfence() (or an acquire) between the flag that told of the write and this read, or "
     "read by a volatile or relaxed load: the first-level cache may hold what the block has read there before.",
-    "acquire_missing": "Works on GPUs of today where the block has not read these bytes before, but the compiler may "
-    "move this read before the flag's: put __threadfence() (or an acquire) between the two.",
+    "acquire_missing": "Works on GPUs of today where the block has not read these bytes before, but the compiler, or a "
+    "GPU, may run this read before the flag's: put __threadfence() (or an acquire) between the two.",
     "flag_race": "Works on GPUs of today, but the compiler may keep the value in a register: use volatile, atomics or "
     "cuda::atomic_ref on both sides.",
     "fixed_read": "Read it by an ordinary load: without __ldg(), and without `const` and __restrict__ on a pointer to "

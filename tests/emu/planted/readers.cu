@@ -150,7 +150,7 @@ extern "C" __global__ void a_lock_without_its_first_fence(int *lock, int *sum) {
 extern "C" __global__ void a_lock_with_both_fences(int *lock, int *sum) { add_under_a_lock<true>(lock, sum); }
 
 // The last block reads what the others have stored by volatile stores, which no fence follows.
-template <bool FENCE>
+template <bool FENCE, bool ACQUIRE = FENCE>
 __device__ void volatile_parts(const float *x, volatile float *parts, unsigned *count, float *y) {
     float sum = x[blockIdx.x * 32 + threadIdx.x];
     for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
@@ -158,6 +158,7 @@ __device__ void volatile_parts(const float *x, volatile float *parts, unsigned *
     parts[blockIdx.x] = sum; // BUG
     if (FENCE) __threadfence();
     if (atomicAdd(count, 1) < gridDim.x - 1) return;
+    if (ACQUIRE) __threadfence();
     float total = 0;
     for (int b = 0; b < gridDim.x; ++b) total += parts[b]; // BUG
     *y = total;
@@ -168,8 +169,13 @@ extern "C" __global__ void volatile_without_a_fence(const float *x, float *parts
     volatile_parts<false>(x, parts, count, y); // BUG
 }
 
+//! acquire_missing | grid 4 | f32[128]=ones f32[4]=empty u32[1]=zeros f32[1]=empty
+extern "C" __global__ void volatile_with_one_fence(const float *x, float *parts, unsigned *count, float *y) {
+    volatile_parts<true, false>(x, parts, count, y); // BUG
+}
+
 //! right | grid 4 | f32[128]=ones f32[4]=empty u32[1]=zeros f32[1]=empty
-extern "C" __global__ void volatile_with_a_fence(const float *x, float *parts, unsigned *count, float *y) {
+extern "C" __global__ void volatile_with_two_fences(const float *x, float *parts, unsigned *count, float *y) {
     volatile_parts<true>(x, parts, count, y);
 }
 
@@ -252,4 +258,71 @@ extern "C" __global__ void tickets_that_acquire(const float *x, float *parts, un
 //! acquire_missing | grid 4 | f32[4]=ones f32[4]=empty u32[1]=zeros f32[1]=empty
 extern "C" __global__ void tickets_that_release_alone(const float *x, float *parts, unsigned *count, float *y) {
     sum_of_tickets(x, parts, count, y, [](unsigned *c) { return Count(*c).fetch_add(1, cuda::std::memory_order_release); }); // BUG
+}
+
+template <class Fence>
+__device__ void strong_letter(int *box, int *y, Fence fence) {
+    if (threadIdx.x) return;
+    auto sheet = (volatile int *)box + 1;
+    if (blockIdx.x == 0) {
+        *sheet = 5; // BUG
+        __threadfence();
+        *(volatile int *)box = 1;
+    } else {
+        while (*(volatile int *)box == 0) {}
+        fence();
+        *y = *sheet; // BUG
+    }
+}
+
+//! acquire_missing | grid 2 | block 32 | i32[2]=zeros i32[1]=empty
+extern "C" __global__ void a_volatile_letter_by_a_volatile_flag(int *box, int *y) {
+    strong_letter(box, y, [] {}); // BUG
+}
+
+//! acquire_missing | grid 2 | block 32 | i32[2]=zeros i32[1]=empty
+extern "C" __global__ void a_volatile_letter_with_a_fence_of_the_compiler(int *box, int *y) {
+    strong_letter(box, y, [] { asm volatile("" ::: "memory"); }); // BUG
+}
+
+//! right | grid 2 | block 32 | i32[2]=zeros i32[1]=empty
+extern "C" __global__ void a_volatile_letter_after_a_fence(int *box, int *y) {
+    strong_letter(box, y, [] { __threadfence(); });
+}
+
+template <bool ACQUIRE>
+__device__ void relaxed_rows(int *box, const int *x, int *y) {
+    if (blockIdx.x == 0) {
+        Flag(box[1 + threadIdx.x]).store(x[threadIdx.x], relaxed); // BUG
+        __syncthreads();
+        if (threadIdx.x == 0) Flag(box[0]).store(1, cuda::std::memory_order_release);
+    } else {
+        while (Flag(box[0]).load(ACQUIRE ? cuda::std::memory_order_acquire : relaxed) == 0) {}
+        y[threadIdx.x] = Flag(box[1 + threadIdx.x]).load(relaxed); // BUG
+    }
+}
+
+//! acquire_missing | grid 2 | block 64 | i32[65]=zeros i32[64]=arange i32[64]=empty
+extern "C" __global__ void relaxed_rows_by_a_relaxed_flag(int *box, const int *x, int *y) {
+    relaxed_rows<false>(box, x, y); // BUG
+}
+
+//! right | grid 2 | block 64 | i32[65]=zeros i32[64]=arange i32[64]=empty
+extern "C" __global__ void relaxed_rows_by_an_acquire(int *box, const int *x, int *y) {
+    relaxed_rows<true>(box, x, y);
+}
+
+//! right | grid 2 | block 64 | i32[2]=zeros i32[64]=empty
+extern "C" __global__ void a_volatile_letter_after_a_barrier(int *box, int *y) {
+    if (blockIdx.x == 0) {
+        if (threadIdx.x) return;
+        *((volatile int *)box + 1) = 5;
+        __threadfence();
+        *(volatile int *)box = 1;
+    } else {
+        if (threadIdx.x == 0)
+            while (*(volatile int *)box == 0) {}
+        __syncthreads();
+        y[threadIdx.x] = *((volatile int *)box + 1);
+    }
 }

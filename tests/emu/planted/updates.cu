@@ -46,6 +46,7 @@ extern "C" __global__ void a_mailbox_that_both_look_at(volatile int *flag, volat
     if (threadIdx.x) return;
     for (int i = 1; i < 5; ++i) {
         while ((*flag == 0) == blockIdx.x) {}
+        __threadfence();
         if (blockIdx.x)
             box[i] = box[0];
         else
