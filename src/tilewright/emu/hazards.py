@@ -17,6 +17,8 @@ KINDS = {
     "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
     "uninitialised_read": "Write the bytes first; memory of malloc and local arrays hold anything at first.",
+    "matrix_alignment": "wmma asks for pointers that are multiples of 32 bytes: let tiles begin at multiples of 16 "
+    "elements of fp16, of 8 of fp32.",
     "dead_local": "A local variable ends with its function, and is its own thread's: return a value, let the caller "
     "pass the array, or hand it to other threads by shared memory.",
     "leak": "Free it, or store its address where a later kernel finds it.",
@@ -97,6 +99,7 @@ WARNINGS = frozenset(
         "register_pool",
         "peer_not_started",
         "acquire_missing",
+        "matrix_alignment",
     }
 )
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""

@@ -36,6 +36,23 @@ def _pitch(machine: Machine, instruction: Instruction, at: int, default: int) ->
     return np.array([default], np.uint32)
 
 
+def _aligned(machine: Machine, instruction: Instruction, base: np.ndarray, offset: int, line: int) -> None:
+    """Warn of a matrix in global memory that does not begin at a multiple of 32 bytes, or of a line's where that has
+    fewer: CUDA asks for it. Arrays in shared memory that say nothing lie at smaller ones in many kernels."""
+    wanted = min(line, 32)
+    at = np.broadcast_to(base, (machine.lanes,)).astype(np.int64) + offset
+    bad = at % wanted != 0
+    if machine.mask is not None:
+        bad &= machine.mask
+    if bad.any():
+        where = int(at[bad][0])
+        machine.report(
+            "matrix_alignment",
+            f"a matrix at {where:#x}, {machine.memory.describe(where)}, which is not a multiple of {wanted}",
+            instruction, np.flatnonzero(bad), where,
+        )  # fmt: skip
+
+
 def _addresses(
     machine: Machine, base: np.ndarray, offset: int, pitch: np.ndarray, line: np.ndarray, along: np.ndarray, size: int
 ) -> np.ndarray:
@@ -93,7 +110,10 @@ class _Operand:
         self.pieces = extent // 8 * depth
         self.down = extent // 8 if self.is_a else depth
         self.k_inner = self.is_a == (fields["layout"] == "row")
-        self.pitch = _pitch(machine, instruction, 2, k if self.k_inner else extent)
+        line = k if self.k_inner else extent
+        self.line = line * self.size
+        """Bytes of a row, or of a column where those lie in one piece."""
+        self.pitch = _pitch(machine, instruction, 2, line)
 
     def origin(self, piece: np.ndarray | int) -> tuple[np.ndarray | int, np.ndarray | int]:
         """(line, along) of a piece's first element."""
@@ -164,6 +184,7 @@ def load_operand(machine: Machine, instruction: Instruction) -> Step:
             )
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        _aligned(machine, instruction, base, offset, operand.line)
         finish(operand.by_lanes(base, offset, lambda at, nbytes: _load_lanes(machine, instruction, at, nbytes, local)))
 
     def finish(words: np.ndarray) -> None:
@@ -247,14 +268,16 @@ def load_accumulator(machine: Machine, instruction: Instruction) -> Step:
             words[:, i] = load(address).reshape(-1, 32)
         put(how.to_registers(how.unpack(words)))
 
+    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        _aligned(machine, instruction, base, offset, how.default_pitch * how.size)
+        gather(base, offset, lambda address: _load_lanes(machine, instruction, address, how.nbytes, local))
+
     load = by_space(
         machine, instruction, _space(instruction), base, offset,
         lambda base, offset: gather(
             base, offset, lambda address: _load_shared_lanes(machine, instruction, address, how.nbytes)
         ),
-        lambda base, offset, local: gather(
-            base, offset, lambda address: _load_lanes(machine, instruction, address, how.nbytes, local)
-        ),
+        elsewhere,
     )  # fmt: skip
 
     def step() -> None:
@@ -301,6 +324,7 @@ def store_accumulator(machine: Machine, instruction: Instruction) -> Step:
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         machine.expect(instruction, not local, "has no matrix in local memory")
+        _aligned(machine, instruction, base, offset, how.default_pitch * how.size)
         scatter(base, offset, to_global)
 
     store = by_space(
