@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .link import Routine
+from .link import Routine, stack_bytes
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -46,20 +46,27 @@ class CallStack:
         self.sites: list[Site] = []
         self.depth = np.zeros(machine.lanes, np.int64)
         self.places: list[np.ndarray] = []
-        """Depth -> number of the site that each lane called from."""
+        """Depth -> number of the site that each lane called from ..."""
+        self.bases: list[np.ndarray] = []
+        """... and where the local variables of its function begin."""
         self.area = np.zeros((machine.lanes, max(machine.program.area_bytes, 16)), np.uint8)
         self.bottom = machine.program.routines[-1].local_bytes
         self.top = np.full(machine.lanes, self.bottom, np.int64)
         """Where those of the running function end."""
         self.base = np.zeros(machine.lanes, np.uint64)
         """Where in its local memory the local variables of a lane's function begin."""
+        self.room = machine.program.local_bytes - stack_bytes(machine.program.routines)
+        """Local memory for functions that do not call themselves."""
+        self.left = np.zeros(machine.lanes, np.uint64)
+        """Where those of the last function ended that has returned: the next function's lie after them, where there is
+        room, so that a pointer to what is gone does not find something else there."""
         self.addresses: dict[tuple[str, int], np.ndarray] = {}
         """(local variable of a function, offset) -> its address for each lane inside that function."""
 
     def reset(self) -> None:
         """A new batch."""
         self.depth[:] = 0
-        self.base[:] = 0
+        self.base[:] = self.left[:] = 0
         self.top[:] = self.bottom
 
     def address(self, name: str, offset: int) -> np.ndarray:
@@ -88,7 +95,8 @@ class CallStack:
             group = lanes[self.depth[lanes] == depth]
             while len(self.places) <= depth:
                 self.places.append(np.zeros(machine.lanes, np.int64))
-            self.places[depth][group] = number
+                self.bases.append(np.zeros(machine.lanes, np.uint64))
+            self.places[depth][group], self.bases[depth][group] = number, self.base[group]
             if depth not in site.frames:
                 site.frames[depth] = {
                     width: np.empty((len(rows), machine.lanes), machine.banks[width].dtype)
@@ -105,10 +113,12 @@ class CallStack:
         given = [self.area[lanes, start : start + size] for start, size in site.arguments]
         for values, (start, size) in zip(given, routine.parameters, strict=True):
             self.area[lanes, start : start + size] = values[:, :size]
-        self.base[lanes] += np.uint64(site.caller.local_bytes)
-        self.top[lanes] = self.base[lanes] + np.uint64(routine.local_bytes)
-        if routine.local_bytes:
-            machine.local.forget(lanes, self.base[lanes], routine.local_bytes)
+        low, size = self.base[lanes] + np.uint64(site.caller.local_bytes), np.uint64(routine.local_bytes)
+        after = np.maximum(low, self.left[lanes])
+        self.base[lanes] = low = np.where(after + np.uint64(routine.deepest) <= self.room, after, low)
+        self.top[lanes] = low + size
+        if size:
+            machine.local.forget(lanes, low, routine.local_bytes)
         self.depth[lanes] += 1
         self._settle(routine, lanes)
         return lanes
@@ -117,6 +127,9 @@ class CallStack:
         """The lanes come back from `routine`; the block that each goes on at."""
         machine = self.machine
         targets = np.zeros(len(lanes), np.int32)
+        if routine.local_bytes:
+            machine.local.lose(lanes, self.base[lanes], routine.local_bytes)
+            self.left[lanes] = self.top[lanes]
         self.depth[lanes] -= 1
         depths = self.depth[lanes]
         for depth in np.unique(depths).tolist():
@@ -133,8 +146,8 @@ class CallStack:
                     self.area[group, start : start + size] = values[:, :size]
                 for width, rows in site.kept.items():
                     machine.banks[width][np.ix_(rows, group)] = frame[width][:, group]
-                self.top[group] = self.base[group]
-                self.base[group] -= np.uint64(site.caller.local_bytes)
+                self.base[group] = self.bases[depth][group]
+                self.top[group] = self.base[group] + np.uint64(site.caller.local_bytes)
                 self._settle(site.caller, group)
                 targets[chosen] = site.resume
         return targets

@@ -6,7 +6,7 @@ come back before their warp goes on. Names of a function's labels, variables and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import PtxError
@@ -14,6 +14,8 @@ from .ptx import Function, Instruction, Memory, Module, Operand, Register, Symbo
 
 STACK_BYTES = 16384
 """Local memory a thread has for functions that call themselves, beside the kernel's own."""
+SPARE_BYTES = 1024
+"""Most that it has so that functions that follow one another need not lie at one place."""
 CODE_WINDOW = 0x7C00_0000_0000
 """Where functions lie in the address space: one every 16 bytes."""
 
@@ -34,6 +36,8 @@ class Routine:
     local: dict[str, int] = field(default_factory=dict)
     local_bytes: int = 0
     """A multiple of 16."""
+    deepest: int = 0
+    """The same of the deepest chain of calls that begins here, each function taken once."""
     recursive: bool = False
 
 
@@ -121,8 +125,14 @@ def link(module: Module, entry: Function) -> Linked:
     for routine in linked.routines[:-1]:
         routine.recursive = routine.name in _reached(graph, graph[routine.name])
     deepest = _deepest(graph, {"" if r is linked.routines[-1] else r.name: r for r in linked.routines})
-    linked.local_bytes = deepest + (STACK_BYTES if any(r.recursive and r.local_bytes for r in linked.routines) else 0)
+    called = sum(routine.local_bytes for routine in linked.routines[:-1])
+    linked.local_bytes = deepest + min(called, SPARE_BYTES) + stack_bytes(linked.routines)
     return linked
+
+
+def stack_bytes(routines: Sequence[Routine]) -> int:
+    """Local memory for what functions that call themselves need, besides that of the deepest chain without them."""
+    return STACK_BYTES if any(routine.recursive and routine.local_bytes for routine in routines) else 0
 
 
 def _append(linked: Linked, part: Function, name: str) -> None:
@@ -186,7 +196,7 @@ def _deepest(graph: dict[str, list[str]], routines: dict[str, Routine]) -> int:
     def depth(name: str, above: frozenset[str]) -> int:
         if name not in known:
             below = [depth(other, above | {name}) for other in graph[name] if other not in above | {name}]
-            known[name] = routines[name].local_bytes + max(below, default=0)
+            known[name] = routines[name].deepest = routines[name].local_bytes + max(below, default=0)
         return known[name]
 
     return depth("", frozenset())

@@ -27,6 +27,8 @@ class LocalMemory:
         self.written = aligned_bytes(machine.lanes * self.stride, 0)
         """Of each byte whether it holds a value."""
         self._marks = element_views(self.written)
+        self.gone = aligned_bytes(len(self.written), 0) if len(machine.program.routines) > 1 else None
+        """Of each byte whether the function has returned whose it was last; None where functions are not called."""
         self._start = np.arange(machine.lanes, dtype=np.int64) * self.stride
         self.slots = machine.thread_of_lane.astype(np.uint64) % np.uint64(WINDOW_BYTES // LOCAL_SLOT)
         self.slots *= np.uint64(LOCAL_SLOT)
@@ -36,11 +38,23 @@ class LocalMemory:
         """Forget everything: a new batch of blocks starts."""
         self.data[:] = POISON
         self.written[:] = 0
+        if self.gone is not None:
+            self.gone[:] = 0
 
     def forget(self, lanes: np.ndarray, low: np.ndarray, nbytes: int) -> None:
         """A function begins: the `nbytes` of its local variables, from `low` of each lane on, hold nothing yet."""
+        assert self.gone is not None
+        where = self._bytes(lanes, low, nbytes)
+        self.written[where] = self.gone[where] = 0
+
+    def lose(self, lanes: np.ndarray, low: np.ndarray, nbytes: int) -> None:
+        """A function returns, and its local variables are gone."""
+        assert self.gone is not None
+        self.gone[self._bytes(lanes, low, nbytes)] = 1
+
+    def _bytes(self, lanes: np.ndarray, low: np.ndarray, nbytes: int) -> np.ndarray:
         start = self._start[lanes] + low.astype(np.int64)
-        self.written[(start[:, None] + np.arange(nbytes)).reshape(-1)] = 0
+        return (start[:, None] + np.arange(nbytes)).reshape(-1)
 
     def locate(
         self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
@@ -101,6 +115,8 @@ class LocalMemory:
         machine = self.machine
         top = machine.calls.top
         dead = missing = seen + nbytes > (top if lanes is None else top[lanes])
+        if self.gone is not None:
+            dead = missing = dead | self.gone.reshape(-1, nbytes)[index].any(axis=1)
         if not write:
             each = judged(instruction, nbytes)
             parts = index[:, None] * (nbytes // each) + np.arange(nbytes // each)

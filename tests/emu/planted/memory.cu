@@ -200,6 +200,33 @@ extern "C" __global__ void passed_on_to_another_function(const int *in, int *out
     out[threadIdx.x] = read_at(kept);
 }
 
+__device__ __noinline__ int sum_with_a_copy(const int *p, int n) {
+    int copy[8];
+    for (int i = 0; i < 8; ++i) copy[i * n & 7] = i;
+    return p[n] + copy[n]; // BUG
+}
+
+//! dead_local | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void where_the_next_function_has_its_own(const int *in, int *out) {
+    int n = in[threadIdx.x] % 8, *digits = digits_of(n);
+    out[threadIdx.x] = sum_with_a_copy(digits, n); // BUG
+}
+
+//! dead_local | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void of_the_call_before_of_one_function(const int *in, int *out) {
+    int n = in[threadIdx.x] % 8, *first = digits_of(n), *second = digits_of(n + 1);
+    *first = 1; // BUG
+    out[threadIdx.x] = first < second;
+}
+
+//! right | i32[32]=arange i32[32]=zeros
+extern "C" __global__ void many_calls_that_each_have_their_own(const int *in, int *out) {
+    int n = in[threadIdx.x] % 8, own[8], sum = 0;
+    for (int i = 0; i < 8; ++i) own[i * n & 7] = own[i] = i;
+    for (int i = 0; i < 100; ++i) sum += sum_with_a_copy(own, n);
+    out[threadIdx.x] = sum;
+}
+
 __device__ __noinline__ int *deepest(int n, int *up) {
     int here[2] = {n, n};
     int *p = here + (n & 1);
