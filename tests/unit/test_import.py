@@ -55,6 +55,14 @@ def test_matmul_on_numpy_does_not_load_masked_arrays():
     assert run(code) == "True"
 
 
+def test_a_rung_is_inspected_and_shown_without_the_emulator():
+    code = (
+        "import sys, tilewright as tw; tw.lab.inspect_space('f01', ['']); tw.lab.show('f02')\n"
+        "print(*(name for name in sys.modules if name.startswith('tilewright.emu')), 'and no more')"
+    )
+    assert run(code) == "and no more"
+
+
 def test_a_product_loads_nothing_of_attention():
     code = (
         "import sys, tilewright as tw; from tilewright.arch import GPUS; tw.matmul\n"

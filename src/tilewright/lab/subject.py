@@ -23,7 +23,6 @@ from ..gemm.rungs import EXPERIMENTS, GEMM_RUNGS
 from ..gpus import Arch, Resources
 from ..jit import CompiledKernel, compile_source
 from ..jit.nvrtc import parse_resources
-from .exercise_lines import kernels_of, launch_said
 from .sass import find_tool, run_tool
 
 LENGTH = 4096
@@ -164,6 +163,8 @@ def of_file(
         raise InvalidOperand(f"threads={threads} is not from 0 to {arch.threads_per_block}, which {arch} allows.")
     if path.suffix == ".cubin":
         return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
+    from .exercise_lines import kernels_of, launch_said  # which load the emulator: rungs do without
+
     text = text_of(path)
     said = launch_said(path, text)
     threads, dynamic_shared = threads or said.threads, dynamic_shared or said.shared_bytes
@@ -181,6 +182,8 @@ def of_file(
 
 def only_kernel(path: Path) -> str:
     """The one kernel of a .cu or .ptx file. Raises InvalidOperand for none and for several, which it names."""
+    from .exercise_lines import kernels_of
+
     text = text_of(path)
     return _only(_entries(text) if path.suffix == ".ptx" else kernels_of(text), path)
 
