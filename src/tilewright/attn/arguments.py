@@ -75,7 +75,7 @@ def read_view(value: Any, name: str, stream: int, dtypes: Sequence[str], able: s
 
 
 def _advice(name: str, dtype: str, dtypes: Sequence[str]) -> str:
-    """Return what to do with an argument that is none of `dtypes`."""
+    """Return what to do with an argument whose dtype is not one of `dtypes`."""
     if name == "out":
         return "Pass an out of q's dtype, or none."
     of_torch = dtype.startswith("torch.")

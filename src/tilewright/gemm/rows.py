@@ -2,8 +2,7 @@
 
 The first numbers of rows are planned each by itself. After that a new one takes one of the kernels that are there: of
 those that the nearest of them run, the one that is estimated the fastest for it. Nothing is searched, and nothing is
-compiled. deterministic=True and
-batch_invariant=True plan each number of rows by itself, always.
+compiled. deterministic=True and batch_invariant=True plan each number of rows by itself, always.
 """
 
 from __future__ import annotations

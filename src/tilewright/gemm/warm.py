@@ -326,7 +326,7 @@ def warm_views(
     views = (first, *others, *fused.values())
     try:
         call = view_calls.get(_views_key(views, c is not None, uses_c, out is not None, options, asked, form))
-    except TypeError:  # a part of an interface that is no number
+    except TypeError:  # a part of an interface that is not a number
         return MISS
     if call is None:
         return MISS

@@ -256,7 +256,7 @@ class KernelCache:
     def load_archive(self, archive: Path) -> int:
         """Take over every entry of an exported archive; the number taken.
 
-        Raises CacheError for what is no archive, and for a cache that cannot be written.
+        Raises CacheError for what is not an archive, and for a cache that cannot be written.
         """
         entries: dict[str, dict[str, bytes]] = {}
         try:

@@ -55,7 +55,7 @@ def own_part(rung: AnyRung) -> tuple[int, str]:
 
 def _texts(rung: AnyRung) -> dict[str, str]:
     """The texts of a rung by file: its own part, and what that includes. Attention's rungs share a file, of which those
-    above a rung are no part of it."""
+    above a rung are not part of it."""
     first, own = own_part(rung)
     whole = dict(gather(f'#include "{rung.include}"\n', [CUDA_ROOT]))
     if first > 1:

@@ -142,7 +142,7 @@ def recompute(
     if bias is not None:
         seen = seen & (bias != -math.inf)
     rows = seen.any(-1, keepdim=True)
-    seen = seen | ~rows  # an empty row's softmax is no number, and so would be its gradient
+    seen = seen | ~rows  # an empty row's softmax is NaN, and so would be its gradient
     added = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias.masked_fill(bias == -math.inf, 0)
     if not steps:
         mask = torch.where(seen, added.to(q.dtype), torch.full((), -math.inf, dtype=q.dtype, device=q.device))

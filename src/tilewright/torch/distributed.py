@@ -27,7 +27,7 @@ if AVAILABLE:
 
 Placements = list[Any]
 Strategy = tuple[Placements, Placements]
-"""(placements of the results, those of the operands, None for what is no tensor)."""
+"""(placements of the results, those of the operands, None for what is not a tensor)."""
 
 
 def product_strategies(

@@ -106,7 +106,7 @@ def check_over_result(name: str, operand: torch.Tensor, shape: Sequence[Any], gi
 
 
 class Call(NamedTuple):
-    """The part of a call that is no tensor."""
+    """The part of a call that is not a tensor."""
 
     alpha: float
     beta: float

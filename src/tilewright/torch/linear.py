@@ -167,8 +167,8 @@ def replace_linears(
     activations with hooks, which would see other values. What forward methods call themselves is not looked into.
 
     precision, deterministic, batch_invariant: what the replaced layers have of them. Raises InvalidOperand for an
-    unknown precision, for a flag that is not True or False and for a model that is no torch.nn.Module, before any layer
-    is replaced.
+    unknown precision, for a flag that is not True or False and for a model that is not a torch.nn.Module, before any
+    layer is replaced.
     """
     if not isinstance(model, nn.Module):
         raise InvalidOperand(f"model is a {type(model).__name__}; replace_linears takes a torch.nn.Module.")

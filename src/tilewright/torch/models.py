@@ -178,7 +178,7 @@ def accelerate(
     by `gated_mlp`, rotary positions as transformers' by `rotary`, and norms as Llama's by torch's fused kernel. The
     returned Changes say what was changed, and why the rest was not; `Changes.undo()` takes all of it back.
 
-    Raises InvalidOperand for an unknown precision, or a model that is no torch.nn.Module.
+    Raises InvalidOperand for an unknown precision, or a model that is not a torch.nn.Module.
     """
     if not isinstance(model, nn.Module):
         raise InvalidOperand(f"model is a {type(model).__name__}; accelerate takes a torch.nn.Module.")
