@@ -301,26 +301,31 @@ def test_a_missing_barrier_is_shown_where_it_happens(visit):
     assert page.locator(f"{STEPPER} [role=alert], {STEPPER} .hazard").count() == 0
 
 
-def test_a_persons_own_kernel_comes_first(browser, tmp_path):
-    mine = tmp_path / "mine.cu"
-    new_kernel(mine, "transpose")
-    file = tmp_path / "page.html"
-    file.write_text(build(ROOT / "benchmarks" / "results", [mine]), encoding="utf-8")
+@pytest.fixture(scope="module")
+def own_kernels(tmp_path_factory) -> str:
+    """The address of a page with two kernels of a person's own."""
+    folder = tmp_path_factory.mktemp("own")
+    for name in ("transpose", "transaction"):
+        new_kernel(folder / f"{name}.cu", name)
+    file = folder / "page.html"
+    kernels = [folder / "transpose.cu", folder / "transaction.cu"]
+    file.write_text(build(ROOT / "benchmarks" / "results", kernels), encoding="utf-8")
+    return file.as_uri()
+
+
+def test_a_persons_own_kernel_comes_first(browser, own_kernels):
     page = browser.new_page()
-    page.goto(file.as_uri())
-    assert page.locator(f"{STEPPER} select[name=rung]").input_value() == "mine.cu"
+    page.goto(own_kernels)
+    assert page.locator(f"{STEPPER} select[name=rung]").input_value() == "transpose.cu"
     page.locator(f"{STEPPER} input[name=step]").fill("7")
     assert "32 sectors" in page.locator(f"{STEPPER} .told").inner_text()
     page.close()
 
 
-def test_bytes_that_were_not_announced_are_told_as_such(browser, tmp_path):
-    mine = tmp_path / "mine.cu"
-    new_kernel(mine, "transaction")
-    file = tmp_path / "page.html"
-    file.write_text(build(ROOT / "benchmarks" / "results", [mine]), encoding="utf-8")
+def test_bytes_that_were_not_announced_are_told_as_such(browser, own_kernels):
     page = browser.new_page()
-    page.goto(file.as_uri())
+    page.goto(own_kernels)
+    page.select_option(f"{STEPPER} select[name=rung]", "transaction.cu")
     page.locator(f"{STEPPER} input[name=step]").fill("6")
     assert "3072 more than announced" in picture(page)
     page.close()
