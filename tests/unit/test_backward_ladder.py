@@ -230,3 +230,18 @@ def test_an_explanation_names_what_runs_and_what_it_borrows():
     assert "b02_once cannot run d_head=128, deterministic," in text
     assert "nothing that multiplies" in str(tw.explain_attention_backward(q, k[:, :, :0], v[:, :, :0], gpu="H200"))
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"config": tw.AttentionConfig(64, 128, 64, 4)}, "is not a backward config"),
+        ({"config": [1]}, "is not a backward config"),
+        ({"rung": ["b01"]}, "rung is ['b01']; pass the name of one"),
+    ],
+    ids=["an attention config", "a list for a config", "a list for a rung"],
+)
+def test_what_names_no_kernels_is_refused_alike_when_it_is_explained(named, words):
+    q = np.zeros((1, 1, 64, 64), np.float16)
+    with pytest.raises(ConfigRejected, match=re.escape(words)):
+        tw.explain_attention_backward(q, q, q, gpu="H200", **named)

@@ -33,6 +33,9 @@ def planned(
 ) -> tuple[Taken, BackwardPlan]:
     """Return what runs: `own`, whose values have another width than keys, where a kernel takes such, else `padded`.
     Raises ConfigRejected."""
+    if rung is not None and not isinstance(rung, str):
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'b04', or none.")
+    config = None if config is None else str(config)
     if own is not None:
         try:
             return own, plan_backward(own[0], gpu, deterministic, rung, config)
