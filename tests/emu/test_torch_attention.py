@@ -255,6 +255,7 @@ REFUSED = {
     "a mask of another shape": (lambda q, k, v: (q, k, v, torch.zeros(20, 29).half()), {}),
     "keys of another d_head": (lambda q, k, v: (q, k[..., :16], v), {}),
     "keys of another dtype": (lambda q, k, v: (q, k.bfloat16(), v), {}),
+    "a mask that is no tensor": (lambda q, k, v: (q, k, v, "causal"), {}),
 }
 
 
@@ -265,9 +266,9 @@ def test_what_torch_refuses_is_refused_in_its_words(case):
     try:
         F.scaled_dot_product_attention(*given, **options)
         pytest.skip(f"torch {torch.__version__} takes it on the CPU")
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, TypeError) as error:
         theirs = str(error)
-    with tw.emulator(), pytest.raises((RuntimeError, IndexError)) as ours:
+    with tw.emulator(), pytest.raises((RuntimeError, IndexError, TypeError)) as ours:
         tw.torch.scaled_dot_product_attention(*given, **options)
     assert str(ours.value) == theirs
 

@@ -235,8 +235,9 @@ def scaled_dot_product_attention(
     dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256) torch's own does, and a RuntimeWarning says
     so once for each reason. Gradients: see this module.
     """
-    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
-        return _torchs(query, key, value)  # says what it takes
+    tensors = isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
+    if not tensors or not (attn_mask is None or isinstance(attn_mask, Tensor)):
+        return _torchs(query, key, value, attn_mask)  # says what it takes
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu") and runs_here(query):
         query, key, value = map(as_autocast_does, (query, key, value))
     asked = is_causal, scale, enable_gqa
