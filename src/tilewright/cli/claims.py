@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InvalidOperand, did_you_mean
-from .console import console, say
+from .console import Progress, console, say
 from .options import Json
 
 EXAMPLE = (
@@ -34,7 +34,8 @@ def claims(
             f"--verdict {verdict!r} is not one of {', '.join(_VERDICTS)}.{did_you_mean(verdict, _VERDICTS)}"
         )
     with json_result(json_file) as write:
-        table = judge(document)
+        with Progress(1.0) as progress:
+            table = judge(document, progress=progress.show)
         if verdict is not None:
             table = ClaimTable(tuple(each for each in table.verdicts if each.verdict == _VERDICTS[verdict]))
         last = ""

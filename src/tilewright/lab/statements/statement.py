@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TilewrightError
+from ..ladder import Progress, silent
 from ..shown import Grid, Shown
 from .figures import ABOUT, Figure, Results, Rule
 
@@ -114,10 +115,14 @@ def figure(value: float | None, unit: str) -> str:
     return f"{sign}{digits}{'%' if unit.startswith('%') else unit and ('x' if unit == 'x' else f' {unit}')}"
 
 
-def judge(statements: Sequence[Statement], folder: Path) -> ClaimTable:
+def judge(statements: Sequence[Statement], folder: Path, progress: Progress = silent) -> ClaimTable:
     """Hold statements against the records of a folder. A record that is missing is said, not raised."""
-    results = Results(folder)
-    return ClaimTable(tuple(_verdict(f"{s.document}.{n:02d}", s, results) for n, s in _numbered(statements)))
+    results, verdicts = Results(folder), []
+    for done, (number, statement) in enumerate(_numbered(statements)):
+        name = f"{statement.document}.{number:02d}"
+        progress(done / len(statements), f"statement {name}")
+        verdicts.append(_verdict(name, statement, results))
+    return ClaimTable(tuple(verdicts))
 
 
 def _numbered(statements: Sequence[Statement]) -> list[tuple[int, Statement]]:
