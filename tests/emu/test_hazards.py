@@ -424,7 +424,10 @@ def test_a_loop_without_end_is_reported_with_where_everybody_is(body, line):
     hazard = hazard_of(source(body), 2, 64, ["i32[64]=zeros"])
     assert (hazard.kind, hazard.line) == ("endless_loop", line)
     assert "run at kernel.cu" in "".join(hazard.details["where_each_is"])
-    collected = emu.emulate(source(body), "k", 2, 64, ["i32[64]=zeros"], hazards="collect")
+
+
+def test_an_endless_loop_ends_a_run_that_collects():
+    collected = emu.emulate(source(ENDLESS[0][0]), "k", 2, 64, ["i32[64]=zeros"], hazards="collect")
     assert [hazard.kind for hazard in collected.hazards] == ["endless_loop"]
 
 
