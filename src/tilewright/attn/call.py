@@ -35,7 +35,7 @@ from .config import D_HEADS
 from .cu_seqlens import Starts, held_table, length_of, read_starts, read_table, read_used
 from .family import plan_attention, plan_own_columns
 from .masks import as_bias
-from .problem import LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
+from .problem import AttentionProblem, BiasRows, HeadRows, check_layout, head_rows
 from .score import NO_CHANGE, Modification
 from .stages import Lies, StridedRows, program_of
 
@@ -155,8 +155,7 @@ def read_attention(
     plan_with: tuple[str | None, Any] = (None, None), batch_invariant: bool = False,
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention`. Raises InvalidOperand in the caller's terms."""
-    if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
+    check_layout(layout)
     axes = ("batch", "heads", "rows", "d_head") if layout == "bhsd" else ("batch", "rows", "heads", "d_head")
     views = read_views(q, k, v, out, axes)
     shape = out_shape_of(views[0], views[2])

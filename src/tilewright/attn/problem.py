@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from ..arrays.dtypes import ITEM_BYTES, LARGEST_EXTENT
 from ..errors import InvalidOperand
@@ -36,10 +37,15 @@ class HeadRows:
         return math.gcd(16, self.alignment, 2 * strides)
 
 
+def check_layout(layout: Any) -> None:
+    """Raise InvalidOperand for what is not one of LAYOUTS; an array has no truth value."""
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
+
+
 def head_rows(heads: int, rows: int, d_head: int, layout: str = "bhsd") -> HeadRows:
     """A dense operand, [batch, heads, rows, d_head] in memory ("bhsd") or [batch, rows, heads, d_head] ("bshd")."""
-    if layout not in LAYOUTS:
-        raise InvalidOperand(f"layout {layout!r} is not one of {', '.join(LAYOUTS)}.")
+    check_layout(layout)
     whole = heads * rows * d_head
     return HeadRows(whole, rows * d_head, d_head) if layout == "bhsd" else HeadRows(whole, d_head, heads * d_head)
 

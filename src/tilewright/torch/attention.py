@@ -16,7 +16,7 @@ from ..arrays.scalar import flag
 from ..attn.arguments import read_window
 from ..attn.config import D_HEADS
 from ..attn.cu_seqlens import check_length, host_starts
-from ..attn.problem import LAYOUTS
+from ..attn.problem import check_layout
 from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
@@ -166,8 +166,7 @@ def _wants_gradients(given: tuple[Tensor, ...]) -> bool:
 
 def of_layout(q: Tensor, k: Tensor, v: Tensor, *, layout: str, **options: Any) -> Any:
     """`attention` of tensors laid out as tilewright.attention's `layout` says."""
-    if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
+    check_layout(layout)
     if layout == "bhsd":
         return attention(q, k, v, **options)
     found = attention(*(x.transpose(1, 2) for x in (q, k, v)), **options)

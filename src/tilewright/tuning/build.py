@@ -2,9 +2,8 @@
 
 A fresh process per kernel costs a fifth of a compilation, and whatever happens in it is one failed candidate: a crash
 of the compiler, a kill for want of memory, a compilation without end. A thread could not be ended while it compiles.
-multiprocessing's pools do not serve here: they
-import the caller's script anew, which a script without a `__main__` guard does not survive, and one death in them
-fails every job under way.
+multiprocessing's pools do not serve here: they import the caller's script anew, which a script without a `__main__`
+guard does not survive, and one death in them fails every job under way.
 """
 
 from __future__ import annotations
