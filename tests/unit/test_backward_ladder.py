@@ -15,6 +15,7 @@ from tilewright.attn.backward_kernels import _ARGS, WalkKernel, compile_part, co
 from tilewright.attn.backward_plan import plan_backward
 from tilewright.attn.backward_problem import BackwardProblem
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
+from tilewright.attn.backward_stages import backward_program
 from tilewright.attn.config import D_HEADS
 from tilewright.attn.problem import AttentionProblem, HeadRows
 from tilewright.errors import ConfigRejected
@@ -61,12 +62,12 @@ def test_every_head_size_has_a_deterministic_plan_on_every_gpu(arch, d):
 @pytest.mark.parametrize("d", D_HEADS)
 def test_every_rung_has_a_config_for_every_head_size(rung, d):
     if d not in {config.d_head for config in rung.defaults}:
-        assert rung.wgmma
+        assert rung.wgmma or rung.alone
         assert d not in rung.planned or rung.planned == D_HEADS
         with pytest.raises(ConfigRejected, match=f"cannot run d_head={d}"):
             rung.default(problem(d), H200)
         return
-    assert rung.default(problem(d), H200).d_head == d
+    assert rung.default(problem(d, seq=60), H200).d_head == d
     assert all(config.why_not() is None for config in rung.defaults)
 
 
@@ -81,6 +82,33 @@ def test_plans_take_what_was_measured_to_be_the_fastest(d, one, same_bits):
     assert plan_backward(problem(d, is_causal=True), H200).rung is find_backward_rung(one)
     assert plan_backward(problem(d), H200, True).rung is find_backward_rung(same_bits)
     assert plan_backward(problem(d), A100).rung is find_backward_rung("b02")
+
+
+def few_keys(d, keys, queries=70, **options):
+    p = AttentionProblem.dense(2, 4, queries, keys, d, **options)
+    return BackwardProblem(p, p.out, p.q, p.k, p.v, (4 * queries, queries, 1))
+
+
+@pytest.mark.parametrize("arch", [H200, A100], ids=str)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_few_keys_take_one_launch_that_borrows_nothing(arch, deterministic):
+    for d, keys in ((32, 128), (64, 1), (64, 128), (96, 64), (128, 128)):
+        plan = plan_backward(few_keys(d, keys), arch, deterministic)
+        assert plan.rung is find_backward_rung("b07"), (d, keys)
+        made = backward_program(few_keys(d, keys), plan)
+        assert [stage.name for stage in made.stages] == ["dQ dK dV"]
+        assert made.workspace_bytes == 0
+    many = replace(few_keys(64, 100).forward, batch=67), replace(few_keys(64, 60).forward, batch=67)
+    many_128, many_64 = (replace(few_keys(64, 100), forward=forward) for forward in many)
+    assert plan_backward(many_64, arch, deterministic).rung.alone
+    for other in (
+        few_keys(64, 129),
+        few_keys(96, 65),
+        few_keys(64, 60, 129),
+        few_keys(64, 60, 40, heads_kv=1),
+        many_128,
+    ):
+        assert not plan_backward(other, arch, deterministic).rung.alone
 
 
 def test_a_plan_looks_at_the_mask_and_at_lengths():
@@ -192,7 +220,8 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
     """Walk::shared_bytes in cuda/attention/backward.cuh."""
     if d not in {config.d_head for config in rung.defaults}:
         pytest.skip(f"{rung} has no config for it")
-    one, config = problem(d), rung.default(problem(d), H200)
+    one = problem(d, seq=60 if rung.alone else 300)
+    config = rung.default(one, H200)
     for walk in walks_of(config):
         constants = constants_of(one, rung, walk)
         with use_executor(Ptx()):

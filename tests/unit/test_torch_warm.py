@@ -17,6 +17,7 @@ import tilewright.torch as tt  # noqa: E402
 from tilewright.arrays import view  # noqa: E402
 from tilewright.run import libraries  # noqa: E402
 from tilewright.torch import attention_gradient as gradient_module  # noqa: E402
+from tilewright.torch import attention_warm  # noqa: E402
 from tilewright.torch import layer as layer_module  # noqa: E402
 
 attention_module = sys.modules["tilewright.torch.attention"]
@@ -262,6 +263,41 @@ def test_a_scale_or_a_flag_that_differs_is_not_taken_for_another(recorded):
     assert recorded.made[4][1] != recorded.made[6][1], "the scale is among the parameters"
 
 
+@pytest.mark.parametrize("quick", [True, False], ids=["torch's guards", "without them"])
+def test_a_call_is_known_by_how_its_tensors_lay_lately(recorded, quick, monkeypatch):
+    if not quick:
+        monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    asked = False, 0.7 + quick, False
+
+    def fresh(offset=0, grad=True):
+        return (
+            torch.randn(4 * 128 * 64 + 8).bfloat16()[offset:][: 4 * 128 * 64].view(1, 4, 128, 64).requires_grad_(grad)
+        )
+
+    def find(*given):
+        return attention_warm.find(*given, asked)
+
+    given = [fresh() for _ in range(3)]
+    for _ in range(2):
+        tt.scaled_dot_product_attention(*given, scale=asked[1])
+    known = find(*given)
+    assert known is not None
+    assert [find(*given) for _ in range(3)] == [known] * 3
+    assert find(*(fresh() for _ in range(3))) is known
+    with monkeypatch.context() as patched:
+        patched.setattr(libraries.known[torch.Tensor], "pair", None)  # asked no more
+        assert find(*given) is known
+    q, k, v = given
+    turned = k.detach().transpose(1, 2).contiguous().transpose(1, 2)
+    others = [
+        (q, k, fresh(offset=1)), (fresh(offset=4), k, v), (q, turned, v),
+        (q[:, :2], k[:, :2], v[:, :2]), tuple(x.detach() for x in given), (q, k, v[:, :, :64]),
+    ]  # fmt: skip
+    assert all(find(*other) is not known for other in others)
+    with torch.no_grad():
+        assert find(*given) is not known
+
+
 def attention_step(given, grad, **options):
     out = tt.scaled_dot_product_attention(*given, **options)
     return torch.autograd.grad(out, [x for x in given if x.requires_grad], grad)
@@ -323,4 +359,4 @@ def test_tilewrights_own_attention_is_remembered_with_its_gradients(recorded, mo
     no_reading(monkeypatch)
     recorded.made = []
     step()
-    assert len(recorded.made) == 5
+    assert len(recorded.made) == 3

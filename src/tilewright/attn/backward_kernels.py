@@ -14,16 +14,16 @@ from ..jit.source import Constant
 from ..jit.tensor_map import TensorMap
 from .backward_config import ROW_RUN, BackwardConfig, Tile, Walk, slice_of
 from .backward_problem import BackwardProblem
-from .backward_rung import TILES_LIMIT, BackwardRung, grid_of
+from .backward_rung import SMS, TILES_LIMIT, BackwardRung, grid_of
 from .hopper import map_of
 from .problem import AttentionProblem, BiasRows
 from .rung import LOG2_E, modification, score_constants
 
 SECTION_BYTES = 1 << 24
 """What the heads of a section read and add to, which is to stay in the L2 (head_of_block)."""
-_SMS, _MOST_PARTS, _LEAST_TURNS, _HEADS_TOGETHER = 132, 8, 8, 32
-"""SMs of the GPUs whose rungs share queries between blocks; so many blocks share them at most, each with at least so
-many turns; heads that are begun together where their first tiles have most to do."""
+_MOST_PARTS, _LEAST_TURNS, _HEADS_TOGETHER = 8, 8, 32
+"""So many blocks share queries at most, each with at least so many turns; heads that are begun together where their
+first tiles have most to do."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def parts_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> int:
         return 1
     heads, tiles, _ = grid_of(problem, False, walk.tile.rows)
     turns = ceil_div(problem.forward.seq_q, walk.tile.cols) * problem.forward.group
-    wanted = _SMS * (2 if _is_uneven(problem) else 1)
+    wanted = SMS * (2 if _is_uneven(problem) else 1)
     parts = 1
     while parts < _MOST_PARTS and heads * tiles * parts < 0.95 * wanted and turns >= 2 * parts * _LEAST_TURNS:
         parts *= 2
@@ -133,7 +133,7 @@ def section_of(problem: BackwardProblem, walk: Walk, heads: int) -> int:
     rows_q, rows_k = p.totals or (p.seq_q, p.seq_k)
     passing = rows_q * p.group * (4 if walk.sums else 2) if walk.by_keys else rows_k * 2
     most = max(SECTION_BYTES // max(passing * (p.d_head + p.columns("v")), 1), -(-heads // TILES_LIMIT), 1)
-    if walk.by_keys and _is_uneven(problem) and heads * grid_of(problem, False, walk.tile.rows)[1] <= 8 * _SMS:
+    if walk.by_keys and _is_uneven(problem) and heads * grid_of(problem, False, walk.tile.rows)[1] <= 8 * SMS:
         most = max(most, _HEADS_TOGETHER)
     return max(one for one in range(1, min(heads, most) + 1) if heads % one == 0)
 
@@ -157,7 +157,8 @@ def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> di
         "makes_1": walk.makes_1,
         "makes_2": walk.makes_2,
         "sums": bool(walk.sums),
-        "ordered": walk.ordered,
+        "ordered": walk.ordered and not rung.alone,  # nobody else adds
+        "alone": rung.alone,
         "parts": parts_of(problem, rung, walk),
         "backwards": (not walk.by_keys or walk.ordered) and rung.turned and (p.is_causal or p.window[1] >= 0),
         "writes": rung.writers(problem, walk),

@@ -11,8 +11,11 @@ from .backward_config import ROW_RUN, BackwardConfig, Walk, walks_of
 from .backward_problem import BackwardProblem
 from .config import D_HEADS
 from .hopper import LEAST_STRIDE, STRIDES_END
+from .problem import AttentionProblem
 
 TILES_LIMIT = 65535
+SMS = 132
+"""Of the GPUs on which choices that depend on the number of blocks were measured."""
 _COLUMNS_OF_BOTH = 320
 """Of dK and dV together, that the registers of a walk hold next to a tile of scores."""
 _SHARED_ON_HOPPER = find_arch("sm_90a").shared_per_block
@@ -76,6 +79,19 @@ def _not_both(problem: BackwardProblem, config: BackwardConfig) -> str | None:
     return None
 
 
+def _few_blocks(p: AttentionProblem) -> bool:
+    """Return whether one block for each head of keys was measured to be faster than walks of several.
+
+    On an H200, beside b04: up to 64 keys 1.4 to 6 times as fast with 64 queries of each head of keys, from 8 heads to
+    6144, and 1.0 to 2.6 with 128; with 256 only d_head 32 is. Up to 128 keys, which take an SM's registers, 1.0 to 1.8
+    up to two blocks per SM, then 0.8 to 1.0, but at d_head 32.
+    """
+    narrow = p.d_head == 32
+    if p.seq_q * p.group > (256 if narrow else 128):
+        return False
+    return narrow or p.seq_k <= 64 or p.batch * p.heads_kv <= 2 * SMS
+
+
 @dataclass(frozen=True)
 class BackwardRung:
     """One rung of the backward ladder."""
@@ -96,6 +112,8 @@ class BackwardRung:
     """Whether it also adds dQ to its sums, by bulk copies."""
     apart: bool = False
     """Whether each gradient has a walk of its own (attention/backward_apart.cuh)."""
+    alone: bool = False
+    """Whether a block has all keys of its head, so that its walk makes everything, and all queries' statistics."""
     planned: tuple[int, ...] = D_HEADS
     """The d_heads at which a plan takes it by itself: those at which it was measured to be the fastest."""
     planned_full: tuple[int, ...] = ()
@@ -109,6 +127,8 @@ class BackwardRung:
     def is_planned(self, problem: BackwardProblem, deterministic: bool) -> bool:
         """Return whether a plan takes it for the problem where it can."""
         p = problem.forward
+        if self.alone and not _few_blocks(p):
+            return False
         if deterministic and self.planned_same is not None:
             return p.d_head in self.planned_same
         if p.d_v:  # only walks apart take them; the others, whose products are fewer, take them padded
@@ -200,6 +220,9 @@ class BackwardRung:
             return f"{self.id} cannot take {config}: {reason}"
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
+        if self.alone and (p.totals is not None or p.seq_k > config.keys.rows):
+            keys = "lengths are packed" if p.totals is not None else f"there are {p.seq_k}"
+            return f"{config} of {self.id} has all keys in one tile; {keys}"
         narrower = config.apart or config.keys.along == 1 or p.d_v <= p.d_head
         takes = self.apart and not config.wider and p.d_v % 64 == 0 and narrower
         if p.d_v and not takes:

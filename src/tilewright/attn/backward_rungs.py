@@ -51,6 +51,13 @@ _APART = (
 )
 _ORDERED = tuple(replace(config, ordered=True) for config in _PRODUCED)
 _WRITTEN = (*(config for config in _ORDERED if config.d_head == 96), *_PRODUCED, *_ORDERED)
+_ALONE = tuple(
+    BackwardConfig(d, tile, sums=sums, ordered=True)
+    for d, tile, sums in (
+        (32, Tile(64, 32, 4), 2), (32, Tile(128, 64, 8), 4), (64, Tile(64, 32, 4), 2), (64, Tile(128, 64, 8), 4),
+        (96, Tile(64, 64, 4), 4), (128, Tile(64, 32, 4), 2), (128, Tile(128, 64, 8, along=2), 2),
+    )
+)  # fmt: skip
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
@@ -85,6 +92,12 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
         "each gradient has a walk like the forward pass, or dK and dV one: seven or eight products, not five, but "
         "nothing leaves the registers before its end: at d_head 192 and 256 that is a quarter faster",
         False, _APART, wgmma=True, produced=True, apart=True, planned=(192, 256),
+    ),
+    BackwardRung(
+        "b07_alone",
+        "all keys of a head in one tile of b02: its dQ is whole, so that one launch makes every gradient and borrows "
+        "nothing",
+        True, _ALONE, alone=True, planned=(32, 64, 96, 128),
     ),
 )  # fmt: skip
 

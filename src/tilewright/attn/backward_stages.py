@@ -53,10 +53,10 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         copy = lies.copy(columns, back)
         params = copy.params(made, own) if back else copy.params(own, made)
         (after if back else before).append(Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params))
-    rows = workspace_rows(problem)
-    stats = workspace.room(4 * problem.stat_floats * rows)
-    sums: Address = workspace.room(4 * rows * config.columns) if config.sums else 0
-    turns: Address = workspace.room(rows // 8) if config.sums else 0
+    rows, alone = workspace_rows(problem), plan.rung.alone
+    stats: Address = 0 if alone else workspace.room(4 * problem.stat_floats * rows)
+    sums: Address = workspace.room(4 * rows * config.columns) if config.sums and not alone else 0
+    turns: Address = workspace.room(rows // 8) if config.sums and not alone else 0
     parts = parts_of(problem, plan.rung, next(walk for walk in walks_of(config) if walk.by_keys))
     room: tuple[Address, Address] = (0, 0)
     if parts > 1:
@@ -78,9 +78,13 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         own = kernel.params(problem, at) if isinstance(kernel, WalkKernel) else params
         return Stage(name, kernel, problem, kernel.shape(problem), own)
 
+    if alone:
+        (walk,) = walks_of(config)
+        whole = stage("dQ dK dV", WalkKernel(plan.rung, config, walk))
+        return Program((*before, whole, *after), workspace.bytes, len(before))
+    walks = [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
     stored = plan.rung.writes and config.ordered
-    main = [stage("rows", RowsKernel(bool(config.sums) and not stored, config.ordered, config.columns))]
-    main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
+    main = [stage("rows", RowsKernel(bool(config.sums) and not stored, config.ordered, config.columns)), *walks]
     if parts > 1:
         main.append(stage("parts of dK dV", PartsKernel(parts)))
     if config.sums:

@@ -175,7 +175,7 @@ def allocator(torch: Any) -> Any:
 
 def lying_as(*tensors: Any) -> Callable[..., bool]:
     """Return what tells of as many tensors of torch's whether each has the type, dtype, shape, strides, device and lazy
-    negation of its like here.
+    negation of its like here, and requires a gradient as that does.
 
     Where torch has it, that is what its compiled code asks before it runs: a third of the time that reading takes. It
     says no of one tensor that is there twice.
@@ -192,4 +192,4 @@ def lying_as(*tensors: Any) -> Callable[..., bool]:
 
 
 def _lies(x: Any) -> tuple[Any, ...]:
-    return type(x), x.dtype, x.shape, x.stride(), x.is_neg(), x.device
+    return type(x), x.dtype, x.shape, x.stride(), x.is_neg(), x.device, x.requires_grad

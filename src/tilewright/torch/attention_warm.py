@@ -48,8 +48,30 @@ class Known:
     """For the ways in which gradients of its result lay of late. What it holds goes with it when tables change."""
 
 
+class Way(NamedTuple):
+    """How the tensors of a known call lay of late. To ask that takes half the time of making the key of `_forward`."""
+
+    lie_so: Callable[..., bool]
+    """As of Gradients, of q, k and v; and whether they require gradients as theirs did."""
+    low: list[int]
+    graded: bool
+    """Whether gradients were recorded."""
+    known: Known
+
+
+@dataclass(eq=False)
+class Lately:
+    """Of the calls that asked for the same."""
+
+    ways: tuple[Way, ...] = ()
+    last: Known | None = None
+    """What was found without them. Found twice running it becomes one of them: that takes 15 us."""
+
+
 MOST_WAYS = 4
 _forward: Calls[Known] = Calls()
+_lately: Calls[Lately] = Calls()
+_records = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
 
 
@@ -60,7 +82,19 @@ def find(q: Tensor, k: Tensor, v: Tensor, asked: tuple[Any, ...]) -> Known | Non
     if library is None or type(k) not in library.types or type(v) not in library.types:
         return None
     try:
-        return _forward.get((library.pair(q, k), library.signature(v), asked))
+        graded, low = _records(), [q.data_ptr() & 15, k.data_ptr() & 15, v.data_ptr() & 15]
+        lately = _lately.get(asked)
+        if lately is None:
+            _lately.put(asked, lately := Lately())
+        for way in lately.ways:
+            if way.low == low and way.graded is graded and way.lie_so(q, k, v):
+                return way.known
+        found = _forward.get((library.pair(q, k), library.signature(v), asked))
+        if found is not None and found is lately.last:
+            way = Way(libraries.lying_as(q, k, v), low, graded, found)
+            lately.ways = (way, *lately.ways[: MOST_WAYS - 1])
+        lately.last = found
+        return found
     except (RuntimeError, TypeError):  # no memory of its own; a number that is a tensor
         return None
 

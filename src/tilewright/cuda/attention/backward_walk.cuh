@@ -11,6 +11,8 @@
 // (ptx/mma.cuh). Keys walk over the query heads of their group, one after the other, so that sums have a fixed order.
 // Cfg::sums (by keys): the walk also makes dQ, so that dS is made once. dS goes through shared memory, since it is
 // multiplied with all of the block's keys; it is multiplied under the next tile, whose barrier it shares.
+// Cfg::alone: those are all keys there are, so that a tile's dQ is whole and stored at once. The walk passes all
+// queries, seen or not, and makes their statistics itself.
 //
 //     shared memory     kept_1, kept_2          rows x d_head each (later what is stored)
 //                       passing_1, passing_2    Cfg::stages buffers of cols x d_head each
@@ -20,6 +22,7 @@
 #include "attention/backward_args.cuh"
 #include "attention/backward_pairs.cuh"
 #include "attention/backward_sums.cuh"
+#include "attention/query_rows.cuh"
 #include "ptx/red.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/turns.cuh"
@@ -119,7 +122,7 @@ struct Walk {
   const RowPlace<Cfg, !by_keys, Cfg::rows> place;
   const Pairs<Cfg> pairs;
   const unsigned kept_1, kept_2, passing_1, passing_2, scores, stats;
-  const unsigned char* stats_pointer;
+  unsigned char* stats_pointer;
   const int warp_row, warp_col, part, lane;  // part: which of `along` warps that share rows this one is
   int head_0, heads;                         // the query heads that are walked
   int first, end;                            // the tiles of columns
@@ -138,6 +141,7 @@ struct Walk {
         heads(by_keys ? args.group : 1) {
     pairs.range(place.row0, first, end);
     if (place.is_rest(args)) end = first;
+    if constexpr (Cfg::alone) first = 0, end = (place.seq_q + Cfg::cols - 1) / Cfg::cols;
   }
 
   // ---- what lies where
@@ -169,6 +173,11 @@ struct Walk {
     if constexpr (by_keys) {
       copy<Passing, edge_cols>(to_1, q(head), args.q_at[2], row0, place.seq_q);
       copy<Passing, edge_cols>(to_2, grad(head), args.grad_at[2], row0, place.seq_q);
+      if constexpr (Cfg::alone) {
+        float* to = reinterpret_cast<float*>(stats_pointer + buffer * stats_bytes);
+        QueryRows<Cfg, decltype(place), threads>{args, place, head}.fill(to, row0, Cfg::cols);
+        return;
+      }
       const float* from = args.stats + stat_floats * (place.padded(args, head) + row0);
       for (int i = threadIdx.x; i < stats_bytes / 16; i += threads)
         cp_async_16<false>(stats + buffer * stats_bytes + i * 16, from + i * 4);
@@ -260,7 +269,8 @@ struct Walk {
         for (int half = 0; half < 2; ++half) writer.put(2 * i + half, j, x.piece[j / 2][i][j % 2 * 2 + half]);
   }
 
-  /// dQ of a tile += dS K. All of dS is there for all. `before`: the tile that was added to before, if `any` was.
+  /// dQ of a tile += dS K, or = where this is all of it. All of dS is there for all. `before`: the tile that was added
+  /// to before, if `any` was.
   __device__ void add(int head, int tile, int buffer, bool any, int before_head, int before_tile) const {
     using Turned = StridedReader<Scores, across>;
     using Keys = StridedReader<Kept, down>;
@@ -271,12 +281,29 @@ struct Walk {
         reader_at<Scores, across>(scores + buffer * scores_bytes, 0, Sums::row())};
     const ColumnPieces<Keys, Sums::depth> right{reader_at<Kept, down>(kept_1, 0, Sums::col())};
     Product::template run<T, true, Cfg::rows / 16>(sum, left, right);
+    if constexpr (Cfg::alone) return store_sum(sum, head, tile);
     take_turn(head, tile, any, before_head, before_tile);
     float* to = args.sums + (place.padded(args, head) + tile * Cfg::cols) * d_head;
 #pragma unroll
     for (int i = 0; i < Sums::pieces; ++i)
 #pragma unroll
       for (int j = 0; j < 2 * Sums::depth; ++j) red_add_4(to + Sums::place(i, j), sum[i][j]);
+  }
+
+  template <int m, int n>
+  __device__ void store_sum(const float (&sum)[m][n][4], int head, int tile) const {
+    unsigned short* to = of(args.dq) + place.at_q(args.dq_at, head) + Sums::col() + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2 * m; ++i) {
+      const int row = tile * Cfg::cols + Sums::row() + 8 * i + lane / 4;
+      if (edge_cols && row >= place.seq_q) continue;
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        const float* two = sum[i / 2][j] + i % 2 * 2;
+        *reinterpret_cast<unsigned*>(to + row * args.dq_at[2] + 8 * j) =
+            pack<T>(two[0] * args.scale, two[1] * args.scale);
+      }
+    }
   }
 
   // ---- the order of additions, Cfg::ordered
