@@ -185,9 +185,23 @@ def test_results_along_k_leave_by_tma(sms, rung, config):
     run(Case("k", (70,), "tnp", others=(136, 72)), rung, config, sms=sms)
 
 
-def test_results_that_end_anywhere_do_not_leave_by_tma():
+@pytest.mark.parametrize(("rung", "config"), BY_TMA, ids=["g03", "g05"])
+@pytest.mark.parametrize("layouts", ["nnn", "ntp"])
+def test_rows_of_a_group_leave_by_tma_but_for_its_last_few(layouts, rung, config):
+    config = dataclasses.replace(config, staged=2)
+    for sms in (1, 3):
+        run(Case("m", SIZES, layouts, others=(40, 136), rest=10), rung, config, sms=sms)
+    run(Case("m", (300, 16, 0, 129, 32, 1), layouts, others=(40, 72)), rung, config)
+
+
+@pytest.mark.parametrize("layouts", ["nnq", "nno", "nnt"])
+def test_rows_that_tma_cannot_store_leave_by_lane(layouts):
+    run(Case("m", SIZES, layouts, rest=10), "g03", dataclasses.replace(TMA, staged=2))
+
+
+def test_columns_that_end_anywhere_do_not_leave_by_tma():
     with pytest.raises(ConfigRejected, match="which would run over a group's end; it can have staged=0"):
-        run(Case("m", SIZES), "g03", dataclasses.replace(TMA, staged=2))
+        run(Case("n", SIZES, "ttn"), "g03", dataclasses.replace(TMA, staged=2))
 
 
 @pytest.mark.parametrize("first", [5, 16, 31, 33, 48, 63, 64, 75])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from fp8_reference import E4M3, E5M2, most_lost, normal, scales, spread
@@ -124,6 +126,21 @@ def test_results_are_rounded_once(out_dtype, rung):
         exact = tw.grouped_matmul(a, b, [20, 21, 60], a_scale=0.01, out_dtype="f32", rung=rung)
         out = tw.grouped_matmul(a, b, [20, 21, 60], a_scale=0.01, out_dtype=out_dtype, rung=rung)
     assert np.array_equal(out, exact.astype(out.dtype))
+
+
+@pytest.mark.parametrize("config", [TURNS, PARTS], ids=["turns", "parts"])
+@pytest.mark.parametrize("kind", ["lines", "blocks"])
+def test_rows_of_a_group_leave_by_tma_but_for_its_last_few(kind, config):
+    sizes = (*SIZES, 32)
+    ends, total = np.cumsum(sizes), sum(sizes) + 7
+    a, b = operands("m", 256, 72, total, len(sizes))
+    a_scale, b_scale = made_scales(kind, "m", 256, 72, total, len(sizes))
+    staged = dataclasses.replace(config, staged=1)
+    for out_dtype in ("bf16", "f32", "e4m3"):
+        given = {"a_scale": a_scale, "b_scale": b_scale, "out_dtype": out_dtype, "rung": "g07"}
+        with tw.emulator():
+            plain, out = (tw.grouped_matmul(a, b, ends, **given, config=one) for one in (config, staged))
+        assert np.array_equal(plain.astype(np.float32), out.astype(np.float32))
 
 
 STAGED = GemmConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, turns=2, staged=1)

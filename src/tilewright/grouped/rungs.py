@@ -71,7 +71,8 @@ GROUPED_RUNGS: tuple[Rung, ...] = (  # of those that fit a config which is named
     _over_groups("f12", "g04_ffma", "f12 over groups: float32 operands"),
     _over_groups("q01", "g06_convert", "q01 over groups: fp8 operands, as fp16, on mma.sync"),
     _drawn(
-        _over_groups("q03", "g07_promoted", "q03 over groups: fp8 by wgmma, 128 of k at a time; tiles are drawn")
+        _over_groups("q03", "g07_promoted", "q03 over groups: fp8 by wgmma, 128 of k at a time; tiles are drawn",
+                     ("staged",))
     ),
 )  # fmt: skip
 OVER = {

@@ -15,7 +15,7 @@ from ..gemm.problem import GemmProblem, Matrix
 from ..gemm.rung import Addresses, Rung
 from ..gemm.rungs.fp8 import scale_bytes
 from ..gemm.rungs.tensor import HALVES
-from ..gemm.rungs.tma_tensors import k_inner
+from ..gemm.rungs.tma_tensors import k_inner, out_map, staged_of
 from ..gemm.stages import pack_stage, widen_stage
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
@@ -66,8 +66,8 @@ def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch)
         if reason := _why_not_turned(problem):
             return f"{rung.id} {reason}"
         problem = as_run(problem, rung)
-    if config.staged and problem.axis != "k":
-        return f"{config} stores rows of whole tiles by TMA, which would run over a group's end; it can have staged=0"
+    if config.staged and problem.axis == "n":
+        return f"{config} stores whole runs of columns by TMA, which would run over a group's end; it can have staged=0"
     if reason := rung.why_not(problem.product, config, arch):
         return reason
     tiles = most_tiles(problem, config)
@@ -97,8 +97,14 @@ def cut_box(extent: int) -> int:
     return next((box for box in (64, 32) if extent % box == 0), extent)
 
 
+def _one_result(whole: GemmProblem) -> GemmProblem:
+    """The product whose rows are those of all groups, as TMA stores them."""
+    return replace(whole, batch=1)
+
+
 def _in_boxes(rung: Rung, axis: str) -> Rung:
-    """The rung with smaller boxes of A where groups cut its rows, since a group's last tile may have few of them.
+    """The rung as groups cut rows: its boxes of A are smaller, since a group's last tile may have few of them, and its
+    result is one matrix.
 
     Where A's lines run along m, boxes are panels of them already.
     """
@@ -112,6 +118,8 @@ def _in_boxes(rung: Rung, axis: str) -> Rung:
                 found["b"] = replace(b, box=(b.box[0], TURNED_BOX, *b.box[2:]))
         elif (a := found["a"]) is not None and k_inner("a", problem):
             found["a"] = replace(a, box=(a.box[0], cut_box(config.tile_m), *a.box[2:]))
+        if axis == "m" and config.staged:
+            found["out"] = out_map(config, _one_result(problem))
         return found
 
     return replace(rung, maps=maps)
@@ -154,6 +162,8 @@ class Tiled:
         product = problem.product
         constants = self.rung.constants(product, self.config)
         constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product, self.config)
+        if self.config.staged and problem.axis == "m":
+            constants |= {"staged": staged_of(self.config, _one_result(problem.whole)), "out_batched": False}
         include = self.rung.include
         # fp8 that is cut along k comes as fp16, whose rungs know no fp8 results by themselves
         includes = ("ptx/number8.cuh", include) if problem.widened and product.out_dtype in FP8 else include

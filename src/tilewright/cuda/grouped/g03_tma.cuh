@@ -1,10 +1,9 @@
-// g03: new over g02: TMA and roles (h14), and along k results that leave by TMA (h15). Stores alone end where the group
-// does (grouped/tma_groups.cuh).
+// g03: new over g02: TMA and roles (h14), and results that leave by TMA (h15). Stores alone end where the group does
+// (grouped/tma_groups.cuh).
 #include "grouped/tma_groups.cuh"
 #include "ptx/grid_dependency.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/warpgroup.cuh"
-#include "tile/store_staged.cuh"
 #include "tile/turns.cuh"
 
 constexpr int clearing = 15;  // the consumers' barrier
@@ -36,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
   } else {
     if constexpr (Cfg::hands_over) take_registers<Cfg::consumer_registers>();
     const WarpgroupTiling<Cfg> mine;
-    StagedRows<Cfg> staged(maps.out, results);
+    GroupRows staged(maps.out, results);
     Groups<Cfg> groups(args);
     while (groups.find(turns.take(), at)) {
       product.range = KRange<Cfg>(at.product.k);
@@ -52,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
           clear_after_group<Product, Cfg::threads>(stage, at.product.k - step * Cfg::tile_k, clearing);
       };
       multiply_rows(product, sums, rows, at, mine, landed);
-      sums.leave(rows, at.product, at.origin.row + mine.row0, at.origin.col + mine.col0, staged, at.group);
+      leave(sums, rows, at, mine, staged);
       __syncwarp();
     }
     staged.finish();

@@ -9,7 +9,6 @@
 #include "ptx/grid_dependency.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/warpgroup.cuh"
-#include "tile/store_staged.cuh"
 #include "tile/turns.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
@@ -37,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
   } else {
     if constexpr (Cfg::hands_over) take_registers<Cfg::consumer_registers>();
     const WarpgroupTiling<Cfg> mine;
-    StagedRows<Cfg> staged(maps.out, results);
+    GroupRows staged(maps.out, results);
     Groups<Cfg> groups(args);
     const unsigned set = __shfl_sync(~0u, threadIdx.x / 128, 0);
     for (unsigned number = 0; groups.find(turns.take(), at); ++number) {
@@ -61,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
         if (step + 1 == product.range.tiles) pass_on();
       };
       multiply_rows(product, sums, rows, at, mine, landed);
-      sums.leave(rows, at.product, at.origin.row + mine.row0, at.origin.col + mine.col0, staged, at.group);
+      leave(sums, rows, at, mine, staged);
       __syncwarp();
     }
     staged.finish();

@@ -4,6 +4,7 @@
 
 #include "grouped/groups.cuh"
 #include "ptx/named_barrier.cuh"
+#include "tile/store_staged.cuh"
 #include "tile/tma_product.cuh"
 
 /// Rows of a box of A where groups cut them (cut_box in grouped/stages.py).
@@ -97,6 +98,36 @@ __device__ inline void multiply_rows(Product& product, typename Product::Sums& s
     product.template multiply<1>(sums, rows, at.origin, mine, landed);
   else
     product.multiply(sums, rows, at.origin, mine, landed);
+}
+
+/// Results by way of shared memory where groups cut their rows.
+struct GroupRows : StagedRows<Cfg> {
+  int from = 0;  // where the group begins
+
+  using StagedRows<Cfg>::StagedRows;
+  __device__ void end(int row, int col, int entry) { StagedRows<Cfg>::end(from + row, col, entry); }
+};
+
+/// A consumer: how its sums leave. TMA stores 16 rows of a warp at once; where the group ends within them, they leave
+/// by the warp's lanes.
+template <class Sums>
+__device__ inline void leave(const Sums& sums, typename Sums::Rows& rows, const GroupTile& at,
+                             const WarpgroupTiling<Cfg>& mine, GroupRows& staged) {
+  const int row0 = at.origin.row + mine.row0, col0 = at.origin.col + mine.col0;
+  if constexpr (Cfg::staged == 0 || Cfg::axis == axis_k) {
+    sums.leave(rows, at.product, row0, col0, staged, at.group);
+  } else {
+    staged.from = at.begin;
+#pragma unroll
+    for (int i = 0; i < WarpgroupTiling<Cfg>::products; ++i) {
+      const int row = Sums::row_of(row0, i);
+      if (i > 0) rows.read(at.product, row, col0);
+      if (__all_sync(~0u, row + 16 <= at.product.m))  // that is the same for a warp, which the compiler is to know
+        rows.stage(at.product, row, col0, sums.value[i], staged, 0);
+      else
+        rows.store(at.product, row, col0, sums.value[i]);
+    }
+  }
 }
 
 /// Sets a tile's k from `left` to the next multiple of 16 to 0, by `threads` threads. Its lines lie along m or n: TMA
