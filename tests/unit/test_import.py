@@ -73,6 +73,18 @@ def test_a_product_loads_nothing_of_attention():
     assert run(code) == "and no more"
 
 
+@pytest.mark.parametrize("gpu", ["H200", "A100"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_first_plan_of_a_process_loads_no_module(gpu, dtype):
+    code = (
+        "import sys; from tilewright.gpus import GPUS\n"
+        "from tilewright.gemm.family import plan_for; from tilewright.gemm.problem import GemmProblem\n"
+        f"problem, before = GemmProblem.dense(1000, 4096, 4096, dtype={dtype!r}), set(sys.modules)\n"
+        f"plan_for(problem, GPUS[{gpu!r}]); print(*(set(sys.modules) - before), 'and no more')"
+    )
+    assert run(code) == "and no more"
+
+
 BELOW: dict[str, set[str]] = {
     "errors": set(),
     "words": set(),
