@@ -20,7 +20,7 @@ from tilewright.gemm.work import work_of
 from tilewright.gpus import GPUS, as_found
 from tilewright.lab.sums import AS_CHOSEN
 from tilewright.plan import tables
-from tilewright.plan.choose import choose, estimates, neighbours, plan
+from tilewright.plan.choose import choose, decide, estimates, neighbours, plan
 from tilewright.plan.demands import Demands
 from tilewright.plan.entries import Entry, Table, Timed, decode, table_of, trusted
 from tilewright.plan.estimate import predict
@@ -334,6 +334,14 @@ def test_a_plan_by_neighbours_decodes_those_models_them_once_and_looks_for_few_r
     assert work["Products.work"] == made - ran, "neighbours are known by now"
 
 
+def test_a_plan_by_the_model_looks_for_the_refusals_of_few_presets_until_they_are_asked_for(work):
+    found = decide(PRODUCTS, problem(1000, 4096, 4096), H200, [])
+    assert found.source == "cost model"
+    assert 0 < work["Rung.why_not"] < 20
+    assert found.refused == ()
+    assert work["Rung.why_not"] > 40
+
+
 # --- with an epilogue ------------------------------------------------------------------------------------------------
 
 
@@ -508,10 +516,12 @@ def test_a_store_that_another_thread_opens_while_plans_look_is_no_error(tuned_fo
             tables._stores["another", "thread", Path()] = None
             return False
 
+        __hash__ = object.__hash__
+
     monkeypatch.setattr(tables, "_stores", {("H200", "cuda13", Path()): None, ("H200", "cuda12", Path()): None})
     monkeypatch.setattr(tables, "default_folder", Opening)
     monkeypatch.setattr(tables, "_has_files", lambda *asked: False)
-    monkeypatch.setattr(tables, "_unopened", type("Kept", (), {"add": lambda *asked: None})())
+    monkeypatch.setattr(tables, "_unopened", set())
     assert tables._tuned_here(H200) is None
 
 

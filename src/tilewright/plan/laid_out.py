@@ -26,15 +26,17 @@ class LaidOut:
     """The text of a table as `encode` writes it. Raises ValueError for another layout, as far as a glance tells."""
 
     def __init__(self, data: bytes | mmap) -> None:
-        head = data.find(CONFIGS.encode())
-        middle = data.find(ENTRIES.encode(), max(head, 0))
-        if head < 0 or middle < 0 or data[-len(END) :] != END.encode():
+        head, end = data.find(CONFIGS.encode()), len(data) - len(END)
+        first = head + len(CONFIGS)
+        entries = _first_entry(data, first, end)
+        middle = entries - len(ENTRIES)
+        if head < 0 or middle < first or data[middle:entries] != ENTRIES.encode() or data[end:] != END.encode():
             raise ValueError("a table's text lacks a part")
         self.head: dict[str, Any] = json.loads(data[:head] + b"}")
         self._data = data
         # each from the line's end before the first row to the end of the last row
-        self._configs = head + len(CONFIGS) - 1, middle
-        self._entries = middle + len(ENTRIES) - 1, len(data) - len(END)
+        self._configs = first - 1, middle
+        self._entries = entries - 1, end
 
     def row(self, of_class: Mapping[str, Any]) -> str | None:
         """The entry of a class, as text; None where there is none."""
@@ -58,6 +60,19 @@ class LaidOut:
             return None
         end = self._data.find(b",\n", at, region[1])
         return self._data[at + 1 : region[1] if end < 0 else end].decode()
+
+
+def _first_entry(data: bytes | mmap, low: int, high: int) -> int:
+    """Return where the first entry starts, by halves: most of a file that is mapped need not be read for that. Lines of
+    configs, and the one after them, start with other letters than entries."""
+    while low < high:
+        middle = (low + high) // 2
+        line_start = max(data.rfind(b"\n", low, middle) + 1, low)
+        if data[line_start : line_start + 1] != CLASS_FIRST[:1].encode():
+            low = data.find(b"\n", middle, high) + 1 or high
+        else:
+            high = line_start
+    return low
 
 
 def by_rows(text: str) -> dict[str, Any]:

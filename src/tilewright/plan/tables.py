@@ -56,11 +56,14 @@ _unopened: set[tuple[str, Path]] = set()
 def _tuned_here(gpu: Gpu) -> Store | None:
     """The store of a GPU; None while nothing was ever tuned for it here. Opening one takes the driver's version, and
     to load the driver takes longer than to plan."""
-    folder = default_folder()
-    if any((gpu.name, folder) == (name, place) for name, _, place in tuple(_stores)) or _has_files(gpu.name, folder):
+    asked = gpu.name, default_folder()
+    if any(asked == (name, place) for name, _, place in tuple(_stores)):
         return store_of(gpu)
-    with _opening:
-        _unopened.add((gpu.name, folder))
+    if asked not in _unopened:  # else `look` notices a file
+        if _has_files(*asked):
+            return store_of(gpu)
+        with _opening:
+            _unopened.add(asked)
     return None
 
 
