@@ -13,7 +13,8 @@ from tilewright.gemm.config import WgmmaConfig
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.presets import PRESETS, presets_of
 from tilewright.gemm.problem import GemmProblem, Matrix
-from tilewright.gemm.rungs import find_rung
+from tilewright.gemm.rung import Reading
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung
 from tilewright.gemm.space import SPLITS, ways_to_pack
 from tilewright.gemm.stages import program_for
 from tilewright.gemm.work import tiles_of, work_of
@@ -57,6 +58,14 @@ def test_every_gpu_has_a_plan(gpu, layout):
     assert len(plan.refused) < len(PRESETS["bf16"]) / 2
     reasons = [(rung, reason) for rung, _, reason in plan.refused]
     assert len(set(reasons)) == len(reasons), "a reason that all configs of a rung share is told once"
+
+
+@pytest.mark.parametrize("rung", [rung for rung in GEMM_RUNGS if rung.reads], ids=str)
+def test_plans_read_operands_as_kernels_are_compiled_to(rung):
+    half = dataclasses.replace(dense(512, 520, 512), a=Matrix(520, 1))
+    for problem in (dense(512, 512, 512), dense(500, 512, 512, layout="tn"), half, odd(64, 64, 64)):
+        for config in rung.space()[::9]:
+            assert rung.reads(problem)[:2] == Reading.of(rung.own_constants(config, problem))[:2]
 
 
 def test_large_products_take_large_tiles_and_small_ones_small():

@@ -11,8 +11,9 @@ from tilewright.gemm.explain import explain_problem
 from tilewright.gemm.family import PRODUCTS, plan_for
 from tilewright.gemm.presets import PRESETS
 from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rung import reading
 from tilewright.gemm.rungs import find_rung
-from tilewright.gemm.space import explore, narrow_operands
+from tilewright.gemm.space import explore
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import GPUS, as_found
 from tilewright.lab.sums import AS_CHOSEN
@@ -102,7 +103,7 @@ def test_what_cannot_be_read_wide_is_packed_and_said_so():
     assert plan.packs == ("b",)
     assert "b is packed first: no contiguous lines" in plan.why
     shifted = dataclasses.replace(dense(4096, 4096, 4096), a=Matrix(4096, 1, alignment=4), b=Matrix(4097, 1))
-    assert narrow_operands(shifted, F12, F12.default) == ("b",), "A is transposed one element an access: it may lie so"
+    assert reading(F12, F12.default, shifted).narrow == ("b",), "A is transposed one element an access: it may lie so"
     assert "b is packed first: its lines start at multiples of 4 B" in plan_for(shifted, UNTUNED).why
 
 

@@ -170,11 +170,14 @@ class HopperRung(AttentionRung):
         """Threads of a block."""
         return config.threads if self.has_producer else 128 * config.groups
 
+    def not_on(self, arch: Arch) -> str | None:
+        if arch.name != ONLY_ON:
+            return f"{self.id} needs instructions that only {ONLY_ON} has; the target is {arch}"
+        return None
+
     def why_not(self, problem: AttentionProblem, config: Any, arch: Arch) -> str | None:
         if not isinstance(config, HopperConfig):
             return f"{self.id} takes configs of Hopper's rungs, (d_head, b_r, b_c): N_stages; {config} is not one"
-        if arch.name != ONLY_ON:
-            return f"{self.id} needs instructions that only {ONLY_ON} has; the target is {arch}"
         if config.q_buffers > 1 and not self.stays:
             return f"{self.id} makes one tile of out; {config} has room for Q of the next"
         if reason := super().why_not(problem, config, arch):

@@ -175,11 +175,17 @@ class AttentionRung:
         """Dynamic shared memory of a block, in bytes."""
         return config.shared_bytes
 
-    def why_not(self, problem: AttentionProblem, config: Any, arch: Arch) -> str | None:
-        """Return None when the config can run the problem on the architecture; else the reason, with the numbers."""
+    def not_on(self, arch: Arch) -> str | None:
+        """Return why no config of the rung can run on the architecture; None where some may."""
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        return None
+
+    def why_not(self, problem: AttentionProblem, config: Any, arch: Arch) -> str | None:
+        """Return None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        if reason := self.not_on(arch):
+            return reason
         if type(self) is AttentionRung and not isinstance(config, AttentionConfig):
             return f"{self.id} takes configs like {self.defaults[0]}; {config} is of another kind of rung"
         if reason := config.why_not() or self.check(config):

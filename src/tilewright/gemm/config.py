@@ -343,7 +343,7 @@ def in_parts(config: GemmConfig, parts: int) -> GemmConfig:
         return config
     split: GemmConfig = object.__new__(type(config))
     # what was computed stays where no split changes it
-    split.__dict__.update(config.__dict__, split_k=parts, whole_k=config.whole_k, no_block=config.no_block)
+    split.__dict__.update(config.__dict__, split_k=parts, whole_k=config.whole_k)
     for name in ("_hash", "given"):
         split.__dict__.pop(name, None)
     return split

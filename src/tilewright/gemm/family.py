@@ -23,11 +23,11 @@ from .config import ORDER, GemmConfig, SimtConfig, in_parts, of_fields
 from .long_sums import with_shorter_sums
 from .presets import halves_pay, presets_of, suits_tma
 from .problem import GemmProblem
-from .rung import Rung
+from .rung import Rung, reading
 from .rungs import GEMM_RUNGS, find_rung, rungs_beside, rungs_for
 from .rungs.rows import FEW_ELEMENTS, MOST_ROWS, ROW_DOTS, WIDE_SUMS, dots_pay, few_elements
 from .rungs.tensor import ragged
-from .space import narrow_operands, packable_operands, splits, ways_to_pack
+from .space import packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of
 
 GemmEntry = Entry[ProblemClass, GemmConfig]
@@ -117,7 +117,7 @@ class Products:
                 told.append(Refusal(rung.id, str(rung.default), reason))
             else:
                 why = f"the highest rung for {problem.dtype} whose default config can run this problem"
-                return Plan(rung, rung.default, "the rung's default", why, tuple(told))
+                return Plan(rung, rung.default, "the rung's default", why, lambda: tuple(told))
         reasons = "; ".join(one.reason for one in told[:_REASONS])
         more = f"; and so {len(told) - _REASONS} more" if len(told) > _REASONS else ""
         raise ConfigRejected(f"no rung can run this {problem.kind} problem on {gpu.arch}: {reasons}{more}.")
@@ -157,7 +157,7 @@ class Products:
             told.append(f"k in {config.split_k} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
         else:
             told.append(f"{tiles} tiles on {gpu.sm_count} SMs")
-        for name in narrow_operands(problem, plan.rung, config):
+        for name in reading(plan.rung, config, problem).narrow:
             how = (
                 "is packed first" if name in plan.packs else "is read element by element, which costs less than packing"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..errors import ConfigRejected
@@ -115,10 +115,32 @@ def result_constants(problem: GemmProblem) -> dict[str, Constant]:
     }  # fmt: skip
 
 
+class Reading(NamedTuple):
+    """How a kernel reads its operands "a" and "b", by what it is compiled for."""
+
+    narrow: tuple[str, ...]
+    """Those that it copies element by element as they lie, and faster once they are packed: of 16 bits those whose
+    lines no 16-byte access reads; of 32 bits those that no tile divides too."""
+    halved: tuple[str, ...]
+    """Those of 16 bits whose lines do not start at sectors."""
+    edges: Mapping[str, Constant] = {}
+    """Of 32 bits, a_edge and b_edge where it has such constants."""
+
+    @staticmethod
+    def of(facts: Mapping[str, Constant]) -> Reading:
+        """`facts`: as Rung.own_constants."""
+        narrow = tuple([name for name in "ab" if facts.get(f"{name}_edge") and not facts.get(f"{name}_wide")])
+        return Reading(narrow, tuple([name for name in "ab" if not facts.get(f"{name}_sectors", True)]), facts)
+
+
+def reading(rung: Rung, config: GemmConfig, problem: GemmProblem) -> Reading:
+    """Return how the rung's kernel reads operands: asked several times for each config that a plan looks at."""
+    return rung.reads(problem) if rung.reads else _own_reading(rung, config, problem)
+
+
 @lru_cache(maxsize=1 << 12)
-def own_facts(rung: Rung, config: GemmConfig, problem: GemmProblem) -> Mapping[str, Constant]:
-    """See Rung.own_constants, which is asked several times for each config that a plan looks at."""
-    return rung.own_constants(config, problem)
+def _own_reading(rung: Rung, config: GemmConfig, problem: GemmProblem) -> Reading:
+    return Reading.of(rung.own_constants(config, problem))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +188,8 @@ class Rung:
     """The operands that its kernel cannot read as they lie: they are packed first, whatever a plan says."""
     own_constants: Callable[[Any, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for besides what all are."""
+    reads: Callable[[GemmProblem], Reading] | None = None
+    """The Reading of its own_constants, where that is the same for all configs: plans ask for it."""
     grid: Callable[[Any, GemmProblem], tuple[int, int, int]] = walked
     """Blocks of a launch."""
     loaders: int = 0
@@ -193,11 +217,8 @@ class Rung:
             return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
         if problem.precision != self.precision and (self.precision, problem.precision) != ("ieee", "fast"):
             return f"{self.id} multiplies with precision {self.precision!r}; asked for is {problem.precision!r}"
-        if arch.compute_capability < self.least_capability:
-            need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
-            return f"{self.id} needs compute capability {need}; {arch} has {have}"
-        if self.only_on and arch.name != self.only_on:
-            return f"{self.id} needs instructions that only {self.only_on} has; the target is {arch}"
+        if reason := self.not_on(arch):
+            return reason
         if reason := config.no_block or self._lacks(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if (threads := self.threads(config)) > arch.threads_per_block:
@@ -211,6 +232,15 @@ class Rung:
             return f"{config} makes {tiles} tiles; a grid holds 2147483647"
         if config.split_k >= 2**16:
             return f"{config} makes {config.split_k} parts of k; a grid holds 65535"
+        return None
+
+    def not_on(self, arch: Arch) -> str | None:
+        """Return why no config of the rung can run on the architecture; None where some may."""
+        if arch.compute_capability < self.least_capability:
+            need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
+            return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if self.only_on and arch.name != self.only_on:
+            return f"{self.id} needs instructions that only {self.only_on} has; the target is {arch}"
         return None
 
     def own(self, config: GemmConfig) -> GemmConfig:

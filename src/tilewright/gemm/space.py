@@ -8,18 +8,17 @@ kept, no tile shape crowding out all others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..arrays.dtypes import ceil_div
 from ..gpus import Gpu
-from ..jit.source import Constant
 from ..plan.estimate import predict
 from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .classes import shows
 from .config import GemmConfig
 from .problem import GemmProblem
-from .rung import Rung, own_facts
+from .rung import Rung, reading
 from .work import work_of
 
 SHARE_BESIDE = 0.5
@@ -54,24 +53,11 @@ def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> It
         yield parts
 
 
-def narrow_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
-    """The operands ("a", "b") that the rung copies element by element as they lie, and faster once they are packed.
-
-    Of 16 bits those whose lines no 16-byte access reads; of 32 bits those that no tile divides too.
-    """
-    facts = own_facts(rung, config, problem)
-    return tuple(name for name in "ab" if _is_narrow(facts, name))
-
-
 def packable_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
-    """Those, and the operands of 16 bits whose lines do not start at sectors: a product that reads them often is faster
-    with a copy whose lines do."""
-    facts = own_facts(rung, config, problem)
-    return tuple(name for name in "ab" if _is_narrow(facts, name) or not facts.get(f"{name}_sectors", True))
-
-
-def _is_narrow(facts: Mapping[str, Constant], name: str) -> bool:
-    return bool(facts.get(f"{name}_edge")) and not facts.get(f"{name}_wide")
+    """The operands ("a", "b") that the rung copies element by element as they lie, and those of 16 bits whose lines do
+    not start at sectors: a product that reads them often is faster with a copy whose lines do."""
+    narrow, halved, _ = reading(rung, config, problem)
+    return tuple([name for name in "ab" if name in narrow or name in halved]) if halved else narrow
 
 
 def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
@@ -80,7 +66,7 @@ def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[t
     What TMA reads stays as it lies: on an H200 clusters of six products of such lines were 3 to 13% faster without the
     copy's launch than with it.
     """
-    names = (narrow_operands if rung.loaders else packable_operands)(problem, rung, config)
+    names = reading(rung, config, problem).narrow if rung.loaders else packable_operands(problem, rung, config)
     return sorted({(), names, *((name,) for name in names)}) if names else [()]
 
 

@@ -11,7 +11,7 @@ from ..jit.source import Constant
 from ..plan.estimate import Work
 from .config import GemmConfig, SimtConfig
 from .problem import GemmProblem
-from .rung import Rung, own_facts, vector_out
+from .rung import Rung, reading, vector_out
 from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
 from .rungs.halves import STRETCH
@@ -134,13 +134,12 @@ def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
 def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
     """Return the work of a config with k in one part."""
     before, problem = problem, problem.packed(config.tile, packs)
-    item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
+    item, (_, _, tile_k) = ITEM_BYTES[problem.dtype], config.tile
     block = _block(rung, config, problem.kind, item)
-    facts, edge = own_facts(rung, config, problem), rung.edge(problem, config)
-    more = sum(
-        _more_carried(name, problem, config, block.way == "wgmma-tma")
-        for name in "ab" if not facts.get(f"{name}_sectors", True)
-    )  # fmt: skip
+    reads, edge = reading(rung, config, problem), rung.edge(problem, config)
+    more = 0.0
+    for name in reads.halved:
+        more += _more_carried(name, problem, config, block.way == "wgmma-tma")
     shared_out = (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) * tile_k * item
     return Work(
         block.way, block.peak, tiles_of(problem, config) * config.cluster_k,
@@ -148,8 +147,8 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
         rung.shared_bytes(config, problem), config.min_blocks, config.stages, block.in_flight,
         block.brought, shared_out + more * tile_k * item, block.reads, problem.bytes,
         4.0 * problem.m * problem.n * problem.batch, others=block.others,
-        singles=_singles(problem, rung, config, edge, facts) * tile_k,
-        stores=_stores(problem, rung, config), covered=config.turns > 1,
+        singles=_singles(problem, rung, config, edge, reads.edges) * tile_k,
+        stores=_stores(problem, config, block.way), covered=config.turns > 1,
         edge=edge, above=block.above, cluster=config.cluster,
         passes=_passes(before, rung, config, packs) if packs or rung.splits else (),
     )  # fmt: skip
@@ -165,11 +164,11 @@ def _more_carried(name: str, problem: GemmProblem, config: GemmConfig, by_tma: b
     return _HALF_SECTORS_BY_TMA * extent / sharing * 64 / panel
 
 
-def _stores(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
+def _stores(problem: GemmProblem, config: GemmConfig, way: str) -> int:
     """Elements of the result whose stores cost a block time. Those of h14 and later are fitted with stores of 16 bytes:
     single elements count as many of them."""
     elements = config.tile_m * config.tile_n
-    if way_of(problem.kind, rung, config) != "wgmma-tma":
+    if way != "wgmma-tma":
         return 0 if vector_out(problem) else elements
     if not vector_out(problem):
         return _SINGLE_STORES * elements
@@ -195,14 +194,14 @@ def _rungs_above(name: str, warpgroups: bool, kind: str) -> int:
     return len(ladder) - 1 - ladder.index(name) if name in ladder else 0
 
 
-def _singles(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool, facts: Mapping[str, Constant]) -> int:
-    """Elements of a step of 1 along k that a block copies one by one. `edge`, `facts`: as Rung.edge, own_constants."""
+def _singles(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool, edges: Mapping[str, Constant]) -> int:
+    """Elements of a step of 1 along k that a block copies one by one. `edge`, `edges`: as Rung.edge, Reading.edges."""
     if rung.splits:
         return 0
     lines = problem.lines
     # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
     if ITEM_BYTES[problem.dtype] == 4:
-        a, b = facts.get("a_edge", edge), facts.get("b_edge", edge)
+        a, b = edges.get("a_edge", edge), edges.get("b_edge", edge)
     else:
         a, b = not lines.a_wide, not lines.b_wide
     return (config.tile_m if a else 0) + (config.tile_n if b else 0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby, islice
 from math import exp, isfinite, log, log2
 from typing import Any, NamedTuple
@@ -68,7 +68,9 @@ def _plan(
         return family.named(problem, gpu, rung, config)
     ignored: list[str] = []
     sources = [source for source in sources_for(family, gpu) if not demands.deterministic or ships(source[0])]
-    settled = replace(decide(family, problem, gpu, sources, demands, ignored), ignored="; ".join(ignored))
+    settled = decide(family, problem, gpu, sources, demands, ignored)
+    if ignored:
+        settled = replace(settled, ignored="; ".join(ignored))
     if settled.rung.id not in family.rungs(problem, NONE):  # its kernel reads other parameters than it would be given
         raise ConfigRejected(f"{settled.rung.id} was planned for {family.name} that it does not compute: name a rung.")
     return settled
@@ -154,7 +156,7 @@ def _exact(
     what = f"{family.words(entry)}, the class of this problem{family.measured_with(problem, entry)}"
     return Plan(
         rungs[best.rung], best.config, name,
-        f"{fastest} measured at {what}: {time_words(best.ms)}", tuple(refused),
+        f"{fastest} measured at {what}: {time_words(best.ms)}", lambda: tuple(refused),
         tuple(
             RunnerUp(
                 t.rung, worded(t.config, t.packs), f"{time_words(t.ms)}, {t.ms / best.ms:.2f} of the fastest's"
@@ -334,7 +336,8 @@ def _estimated(
         rungs[best.rung], best.config, f"heuristic from what is {name}",
         f"this class was not tuned; least of {len(ordered)} estimates from {len(near)} neighbours' times, the nearest "
         f"{family.words(near[0][1])}, and the model's waves",
-        _refused(family, problem, gpu, near, rungs, demands), _runners_up(best.ms, rest, "estimated"), best.packs,
+        partial(_refused, family, problem, gpu, near, rungs, demands), _runners_up(best.ms, rest, "estimated"),
+        best.packs,
     )  # fmt: skip
 
 
@@ -360,34 +363,46 @@ def _refused(
 
 def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any], demands: Demands) -> Plan:
     """The quickest of the family's presets by the model; of equals the one preferred."""
-    refused: dict[tuple[str, str], Refusal] = {}
-    able: list[tuple[str, Any, tuple[str, ...], float]] = []
+    found: list[tuple[Any, Any, Any, tuple[str, ...]]] = []
+    """(rung, preset, one of its relatives, what is packed)"""
     works: list[AnyWork] = []
+    speeds: list[float] = []
     for rung, config, speed in family.presets(problem, gpu):
-        if rung.id not in rungs:
-            continue
-        if reason := family.why_not(problem, rung, config, (), gpu, demands):
-            refused.setdefault((rung.id, reason), Refusal(rung.id, str(config), reason))
-            continue
-        for way, packs in family.relatives(problem, rung, config, gpu, True):
-            as_it_is = way is config and not packs  # which runs, as was just found
-            if as_it_is or family.why_not(problem, rung, way, packs, gpu, demands) is None:
-                able.append((rung.id, way, packs, speed))
-                works.append(family.work(problem, rung, way, packs))
-    found = [
-        Estimate(ms / speed, *one) for ms, (*one, speed) in zip(predict_all(works, gpu).tolist(), able, strict=True)
-    ]
-    if not found:
-        return family.last_resort(problem, gpu, tuple(refused.values()))
-    best = min(found, key=lambda one: one.ms)
+        if rung.id in rungs and rung.not_on(gpu.arch) is None:
+            ways = list(family.relatives(problem, rung, config, gpu, True))
+            works += family.works(problem, rung, ways)
+            found += [(rung, config, way, packs) for way, packs in ways]
+            speeds += [speed] * len(ways)
+    times = (predict_all(works, gpu) / speeds).tolist()
     first_of_tile: dict[object, Estimate] = {}
-    for one in sorted(found, key=lambda one: one.ms):
-        first_of_tile.setdefault(one.config.tile[:2], one)
-    first_of_tile.pop(best.config.tile[:2], None)
-    rest = list(first_of_tile.values())[:RUNNERS_UP]
+    for place in sorted(range(len(times)), key=times.__getitem__):
+        rung, preset, config, packs = found[place]
+        if config.tile[:2] in first_of_tile:
+            continue
+        asked = dict.fromkeys(((preset, ()), (config, packs)))
+        if not any(family.why_not(problem, rung, *one, gpu, demands) for one in asked):
+            first_of_tile[config.tile[:2]] = Estimate(times[place], rung.id, config, packs)
+            if len(first_of_tile) > RUNNERS_UP:
+                break
+    refusals = partial(_refused_presets, family, problem, gpu, rungs, demands)
+    if not first_of_tile:
+        return family.last_resort(problem, gpu, refusals())
+    best, *rest = first_of_tile.values()
     chosen = Plan(
-        rungs[best.rung], best.config, "cost model", f"least modelled time among {len(found)} ways to run it",
-        tuple(refused.values()), _runners_up(best.ms, rest, "modelled"), best.packs,
+        rungs[best.rung], best.config, "cost model",
+        f"least modelled time of those that can run among {len(found)} ways",
+        refusals, _runners_up(best.ms, rest, "modelled"), best.packs,
     )  # fmt: skip
     remark = family.remark(problem, chosen, gpu)
     return replace(chosen, why=f"{chosen.why}; {remark}") if remark else chosen
+
+
+def _refused_presets(
+    family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any], demands: Demands
+) -> tuple[Refusal, ...]:
+    """Return the presets that cannot run here; what all of a rung share once."""
+    told: dict[tuple[str, str], Refusal] = {}
+    for rung, config, _ in family.presets(problem, gpu):
+        if rung.id in rungs and (reason := family.why_not(problem, rung, config, (), gpu, demands)):
+            told.setdefault((rung.id, reason), Refusal(rung.id, str(config), reason))
+    return tuple(told.values())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -278,10 +277,10 @@ def _times(work: Any, fit: Fit, board: _Board, registers: Any, resident: Any, ho
     return _Times(total, sm_us, dram_us, bounds, spill)
 
 
-def _registers(work: Work, board: _Board) -> int:
+def _registers(work: Work, board: _Board, how: _Numbers) -> Any:
     """Registers per thread that the compiler may use."""
-    cap = board.registers_per_sm // max(work.threads * work.min_blocks, 1)
-    return max(min(work.registers, cap, board.registers_per_thread), 1)
+    cap = board.registers_per_sm // how.most(work.threads * work.min_blocks, 1)
+    return how.most(how.least(how.least(work.registers, cap), board.registers_per_thread), 1)
 
 
 def predict(work: AnyWork, gpu: Gpu, fit: Fit | None = None) -> Prediction:
@@ -289,7 +288,7 @@ def predict(work: AnyWork, gpu: Gpu, fit: Fit | None = None) -> Prediction:
     if not isinstance(work, Work):
         return work.predicted(gpu)
     fit, board = fit or _fit(work.way, gpu), _board(work.way, work.peak, gpu)
-    registers = _registers(work, board)
+    registers = _registers(work, board, _ONE)
     resident, blocks = _resident(registers, work.threads, work.shared, gpu), work.tiles * work.parts
     if resident == 0:
         return Prediction(float("inf"), blocks, 0, 0.0, work.registers, "a block does not fit on an SM")
@@ -299,31 +298,28 @@ def predict(work: AnyWork, gpu: Gpu, fit: Fit | None = None) -> Prediction:
     return Prediction(total * 1e-3, blocks, resident, blocks / (board.sms * resident), work.registers, limiter)
 
 
-_COLUMNS = Work._fields[2:-1]
-_column_values = attrgetter(*_COLUMNS)
-
-
 def predict_all(works: Sequence[AnyWork], gpu: Gpu) -> np.ndarray:
     """The modelled ms of many kernels, as `predict` has them, at a tenth of its time for each."""
     found = np.empty(len(works))
-    ways: dict[tuple[str, str], list[int]] = {}
-    shared: dict[int, Work] = {}
+    some: list[Work] = []
+    places: list[int] = []
     for place, work in enumerate(works):
         if isinstance(work, Work):
-            shared[place] = work
-            ways.setdefault(work[:2], []).append(place)
+            some.append(work)
+            places.append(place)
         else:
             found[place] = work.predicted(gpu).ms
-    for (way, peak), places in ways.items():
-        board, some = _board(way, peak, gpu), [shared[place] for place in places]
-        registers = [_registers(work, board) for work in some]
-        resident = np.array(
-            [_resident(own, work.threads, work.shared, gpu) for own, work in zip(registers, some, strict=True)]
-        )
-        columns = dict(zip(_COLUMNS, np.array([_column_values(work) for work in some], np.float64).T, strict=True))
-        passes = np.array([(len(work.passes), sum(work.passes)) for work in some], np.float64).T
-        columns |= {name: columns[name] != 0 for name in ("edge", "covered")}
-        many = Work(way, peak, **columns, passes=tuple(passes))
-        times = _times(many, _fit(way, gpu), board, np.array(registers), np.maximum(resident, 1), _MANY)
+    if some:
+        ways: dict[tuple[str, str], int] = {}
+        which = [ways.setdefault(work[:2], len(ways)) for work in some]
+        rates = np.array([(*_fit(way, gpu), *_board(way, peak, gpu)) for way, peak in ways]).take(which, axis=0).T
+        fit, board = Fit(*rates[: len(Fit._fields)]), _Board(*rates[len(Fit._fields) :])
+        numbers = [(*work[2:-1], len(work.passes), sum(work.passes)) for work in some]
+        *columns, count, moved = np.array(numbers, np.float64).T
+        many = Work._make(("", "", *columns, (count, moved)))
+        registers = _registers(many, board, _MANY)
+        fitting = zip(registers.astype(int).tolist(), some, strict=True)
+        resident = np.array([_resident(own, work.threads, work.shared, gpu) for own, work in fitting], np.float64)
+        times = _times(many, fit, board, registers, np.maximum(resident, 1), _MANY)
         found[places] = np.where(resident == 0, np.inf, times.total * 1e-3)
     return found

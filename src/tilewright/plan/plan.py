@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 
@@ -32,7 +34,8 @@ class Plan:
     """Who chose: "the caller", "the rung's default", "the rung's presets", "tuned here", "shipped with the package",
     "heuristic from what is" either of the two, or "cost model"."""
     why: str
-    refused: tuple[Refusal, ...] = ()
+    refusals: Callable[[], tuple[Refusal, ...]] = field(default=tuple, repr=False, compare=False)
+    """Makes `refused`, which explanations alone ask for."""
     runners_up: tuple[RunnerUp, ...] = ()
     """The next best that were measured or estimated."""
     packs: tuple[str, ...] = ()
@@ -41,3 +44,8 @@ class Plan:
     """Tuning results that this version cannot use, in a line; "" where all were of use."""
     rows: int = 0
     """Where not 0: the product's kernel is the one that is compiled for so many rows; it takes any number."""
+
+    @cached_property
+    def refused(self) -> tuple[Refusal, ...]:
+        """What was considered and cannot run the problem."""
+        return self.refusals()

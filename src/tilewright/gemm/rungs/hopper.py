@@ -10,7 +10,17 @@ from ...jit.source import Constant
 from ..config import WgmmaConfig, over
 from ..problem import GemmProblem
 from ..rung import Rung, vector_out
-from .tensor import HALVES, SHARED_OF_AN_SM, constants, copy_reasons, first_reason, power_of_two, stages_reason, tiles
+from .tensor import (
+    HALVES,
+    SHARED_OF_AN_SM,
+    constants,
+    copy_reasons,
+    first_reason,
+    power_of_two,
+    reads,
+    stages_reason,
+    tiles,
+)
 
 WGMMA_N = (64, 128, 192, 256)
 """How wide wgmma's products are here; they are 64 rows high, and 16 deep."""
@@ -71,8 +81,8 @@ def _wgmma_space() -> tuple[WgmmaConfig, ...]:
 def _rung(id: str, teaches: str, stays: bool = False) -> Rung:
     return Rung(
         id, teaches, f"gemm/{id}.cuh", HALVES, _WGMMA, _wgmma_space, tiles, _check_wgmma, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_wgmma_constants, levels=("split_k",), only_on="sm_90a",
-        warpgroups=True, stays=stays, one_chain=True,
+        dynamic_shared=True, overlaps=True, own_constants=_wgmma_constants, reads=reads, levels=("split_k",),
+        only_on="sm_90a", warpgroups=True, stays=stays, one_chain=True,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,7 @@ from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
 from ..config import GemmConfig, MmaConfig, SimtConfig, over
 from ..problem import GemmProblem, Matrix
-from ..rung import Rung
+from ..rung import Reading, Rung
 
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
@@ -29,6 +30,17 @@ def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
 def ragged(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
     """Return whether copies of whole tiles would read what is not the operand's."""
     return bool(sizes[0] % tiles[0] or sizes[1] % tiles[1]) and not matrix.padded
+
+
+@lru_cache(maxsize=256)
+def reads(problem: GemmProblem) -> Reading:
+    """See Rung.reads."""
+    a_wide, b_wide, a_sectors, b_sectors, _ = problem.lines
+    return Reading(_unless(a_wide, b_wide), _unless(a_sectors, b_sectors))
+
+
+def _unless(a: bool, b: bool) -> tuple[str, ...]:
+    return tuple(name for name, suits in (("a", a), ("b", b)) if not suits)
 
 
 def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -251,7 +263,8 @@ def rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[G
           overlaps: bool = False, levels: tuple[str, ...] = (), one_chain: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", HALVES, default, space, shared_bytes, check, vector_bytes=16,
-        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=constants, levels=levels, one_chain=one_chain,
+        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=constants, reads=reads, levels=levels,
+        one_chain=one_chain,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ...jit.source import Constant
 from ...jit.tensor_map import MOST_BOX
 from ..config import WgmmaConfig, over
 from ..problem import GemmProblem
-from ..rung import Rung
+from ..rung import Reading, Rung
 from .hopper import sums_constants
 from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
 from .tma_tensors import (
@@ -64,6 +64,11 @@ def _of_operands(problem: GemmProblem) -> dict[str, Constant]:
         fits = addressable(name, problem)
         found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": batched(name, problem)}
     return found
+
+
+@lru_cache(maxsize=256)
+def _reads(problem: GemmProblem) -> Reading:
+    return Reading.of(_of_operands(problem))
 
 
 def constants_of(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -261,40 +266,41 @@ TMA_RUNGS: tuple[Rung, ...] = (
     Rung(
         "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
         "gemm/h14_tma.cuh", HALVES, _DEFAULT, _space, shared_of, check_tiles, vector_bytes=16, dynamic_shared=True,
-        overlaps=True, own_constants=constants_of, levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True,
-        loaders=WARPGROUP, maps=operand_maps,
+        overlaps=True, own_constants=constants_of, reads=_reads, levels=("split_k",), only_on="sm_90a", warpgroups=True,
+        stays=True, loaders=WARPGROUP, maps=operand_maps,
     ),
     Rung(
         "h15_tma_store", "results leave by TMA, from shared memory: under the next tile's products, and no lane waits",
         "gemm/h15_tma_store.cuh", HALVES, replace(_DEFAULT, staged=2), _staged_space, shared_of, check_tiles,
-        vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("split_k",),
-        only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=maps_of, walks=walks,
+        vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants, reads=_reads,
+        levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=maps_of,
+        walks=walks,
     ),
     Rung(
         "h16_cluster", "clusters of two blocks: the operand that both need is copied once, by halves, to both",
         "gemm/h16_cluster.cuh", HALVES, replace(_DEFAULT, staged=2, cluster_m=2), _cluster_space, shared_of,
         check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
-        levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=maps_of,
-        walks=walks,
+        reads=_reads, levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True,
+        loaders=WARPGROUP, maps=maps_of, walks=walks,
     ),
     Rung(
         "h17_ping_pong", "two sets of warpgroups take turns: one has the tensor cores while the other stores its tile",
         "gemm/h17_ping_pong.cuh", HALVES, _TURNS, _turns_space, shared_of, _check_turns, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
+        dynamic_shared=True, overlaps=True, own_constants=_walking_constants, reads=_reads,
         levels=("split_k", "cluster_m", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP,
         maps=maps_of, walks=walks,
     ),
     Rung(
         "h18_stream_k", "blocks take equal parts of all tiles' steps: the last tiles keep every SM busy",
         "gemm/h18_stream_k.cuh", HALVES, _STREAM, _stream_space, shared_of, _check_stream, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("cluster_m", "cluster_n"),
-        only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP, maps=maps_of,
-        passes_sums=_passed_bytes,
+        dynamic_shared=True, overlaps=True, own_constants=_walking_constants, reads=_reads,
+        levels=("cluster_m", "cluster_n"), only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP,
+        maps=maps_of, passes_sums=_passed_bytes,
     ),
     Rung(
         "h19_cluster_k", "a cluster shares k: its blocks add their sums up through each other's shared memory",
         "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, shared_of, check_cluster_k, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=constants_of, only_on="sm_90a", warpgroups=True,
+        dynamic_shared=True, overlaps=True, own_constants=constants_of, reads=_reads, only_on="sm_90a", warpgroups=True,
         loaders=WARPGROUP, maps=operand_maps,
     ),
 )  # fmt: skip
