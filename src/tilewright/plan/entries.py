@@ -150,17 +150,13 @@ class Table:
         self._views: dict[str, View] = {}
 
     @cached_property
-    def _parts(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The rows and the configs."""
-        return self._given if self.text is None else self.text.split()
-
-    @property
     def _listed(self) -> tuple[Any, ...]:
-        return self._parts[0]
+        """The rows."""
+        return self._given[0] if self.text is None else self.text.rows()
 
-    @property
+    @cached_property
     def _configs(self) -> dict[str, Any]:
-        return self._parts[1]
+        return self._given[1] if self.text is None else self.text.configs()
 
     @cached_property
     def _classes(self) -> list[dict[str, Any]]:

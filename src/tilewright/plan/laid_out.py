@@ -26,53 +26,55 @@ class LaidOut:
     """The text of a table as `encode` writes it. Raises ValueError for another layout, as far as a glance tells."""
 
     def __init__(self, data: bytes | mmap) -> None:
+        self._data = data
         head, end = data.find(CONFIGS.encode()), len(data) - len(END)
         first = head + len(CONFIGS)
-        entries = _first_entry(data, first, end)
+        entries = self._place(CLASS_FIRST[:1], first, end)  # lines before these start with a quote
         middle = entries - len(ENTRIES)
         if head < 0 or middle < first or data[middle:entries] != ENTRIES.encode() or data[end:] != END.encode():
             raise ValueError("a table's text lacks a part")
         self.head: dict[str, Any] = json.loads(data[:head] + b"}")
-        self._data = data
-        # each from the line's end before the first row to the end of the last row
-        self._configs = first - 1, middle
-        self._entries = entries - 1, end
+        self._configs, self._entries = (first, middle), (entries, end)
 
     def row(self, of_class: Mapping[str, Any]) -> str | None:
         """The entry of a class, as text; None where there is none."""
-        return self._find(f'{{"class":{line(of_class)}', self._entries)
+        first, end = self._entries
+        at = self._data.find(f'\n{{"class":{line(of_class)}'.encode(), first - 1, end)
+        return None if at < 0 else self._row(at + 1, end)
 
     def config(self, name: str) -> str | None:
         """The config of a name, as text; None where there is none."""
-        key = f"{line(name)}:"
-        found = self._find(key, self._configs)
-        return None if found is None else found[len(key) :]
+        key, (first, end) = f"{line(name)}:", self._configs
+        row = self._row(self._place(key, first, end), end)
+        return row.removeprefix(key) if row.startswith(key) else None
 
-    def split(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """All rows, and the configs by name: text still, or parsed where the layout is another."""
-        found = by_rows(self._data[:].decode())
-        return tuple(found["entries"]), dict(found["configs"])
+    def rows(self) -> tuple[Any, ...]:
+        """All entries: text still, or parsed where the layout is another."""
+        text = self._data[slice(*self._entries)].decode()
+        found = _rows_of(CLASS_FIRST, text)
+        return tuple(json.loads(f"[{text}]") if found is None else found)
 
-    def _find(self, start: str, region: tuple[int, int]) -> str | None:
-        """The row that starts so."""
-        at = self._data.find(b"\n" + start.encode(), *region)
-        if at < 0:
-            return None
-        end = self._data.find(b",\n", at, region[1])
-        return self._data[at + 1 : region[1] if end < 0 else end].decode()
+    def configs(self) -> dict[str, Any]:
+        """All configs by name, in the same way."""
+        return dict(by_rows(self._data[:].decode())["configs"])
 
+    def _row(self, at: int, end: int) -> str:
+        """The row that starts there, of those up to `end`."""
+        after = self._data.find(b",\n", at, end)
+        return self._data[at : end if after < 0 else after].decode()
 
-def _first_entry(data: bytes | mmap, low: int, high: int) -> int:
-    """Return where the first entry starts, by halves: most of a file that is mapped need not be read for that. Lines of
-    configs, and the one after them, start with other letters than entries."""
-    while low < high:
-        middle = (low + high) // 2
-        line_start = max(data.rfind(b"\n", low, middle) + 1, low)
-        if data[line_start : line_start + 1] != CLASS_FIRST[:1].encode():
-            low = data.find(b"\n", middle, high) + 1 or high
-        else:
-            high = line_start
-    return low
+    def _place(self, start: str, low: int, high: int) -> int:
+        """Return where the first line starts that does not come before `start`, of lines in order. They are halved
+        until it is found: of a file that is mapped most is then not read."""
+        data, wanted = self._data, start.encode()
+        while low < high:
+            middle = (low + high) // 2
+            at = max(data.rfind(b"\n", low, middle) + 1, low)
+            if data[at : at + len(wanted)] < wanted:
+                low = data.find(b"\n", middle, high) + 1 or high
+            else:
+                high = at
+        return low
 
 
 def by_rows(text: str) -> dict[str, Any]:
@@ -82,9 +84,8 @@ def by_rows(text: str) -> dict[str, Any]:
     """
     head, _, rest = text.partition(CONFIGS)
     configs, _, entries = rest.partition(ENTRIES)
-    listed = entries.removesuffix(END)
-    known, found = (part.split(",\n") if part else [] for part in (configs, listed))
-    if not entries.endswith(END) or not _are_rows('"', configs, known) or not _are_rows(CLASS_FIRST, listed, found):
+    known, found = _rows_of('"', configs), _rows_of(CLASS_FIRST, entries.removesuffix(END))
+    if not entries.endswith(END) or known is None or found is None:
         return dict(json.loads(text))
     rows = (row.partition('":') for row in known)
     return json.loads(head + "}") | {
@@ -93,9 +94,9 @@ def by_rows(text: str) -> dict[str, Any]:
     }
 
 
-def _are_rows(start: str, text: str, rows: list[str]) -> bool:
-    """Return whether each of the rows that a text was split into starts so, and ends with a brace."""
-    count = len(rows)
-    if not count:
-        return not text
-    return text.startswith(start) and text.count(f"}},\n{start}") == text.count(",\n") == count - 1 and text[-1] == "}"
+def _rows_of(start: str, text: str) -> list[str] | None:
+    """The rows of a text, each of which starts so and ends with a brace; None where it is laid out otherwise."""
+    rows = text.split(",\n") if text else []
+    last = len(rows) - 1
+    laid_out = text.startswith(start) and text.count(f"}},\n{start}") == text.count(",\n") == last and text[-1] == "}"
+    return rows if laid_out or not text else None

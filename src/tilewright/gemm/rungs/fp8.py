@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 from ...arrays.dtypes import FP8, ceil_div
@@ -15,7 +16,7 @@ from ...jit.source import Constant
 from ...jit.tensor_map import TensorMap
 from ..config import GemmConfig, MmaConfig, WgmmaConfig, over
 from ..problem import SCALE_BLOCK, GemmProblem, Matrix
-from ..rung import UNITS, Rung, in_pairs, vector_out
+from ..rung import UNITS, Reading, Rung, in_pairs, vector_out
 from . import tma
 from .hopper import sums_constants
 from .tensor import SHARED_OF_AN_SM, first_reason, power_of_two, ragged, stages_reason
@@ -31,6 +32,7 @@ def _readable(matrix: Matrix, lines: int, k: int, line_stride: int, k_stride: in
     return k_stride == 1 and k % 2 == 0 and aligned
 
 
+@lru_cache(maxsize=256)
 def must_pack(problem: GemmProblem) -> tuple[str, ...]:
     """See Rung.must_pack."""
     a, b = problem.a, problem.b
@@ -46,6 +48,15 @@ def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return config.held
 
 
+@lru_cache(maxsize=256)
+def reads(problem: GemmProblem) -> Reading:
+    """See Rung.reads: what is not read by wide accesses is packed."""
+    by_sectors = {
+        "a": problem.a.whole_sectors(problem.m, problem.k, 1), "b": problem.b.whole_sectors(problem.k, problem.n, 1),
+    }  # fmt: skip
+    return Reading((), () if must_pack(problem) else tuple(name for name, whole in by_sectors.items() if not whole))
+
+
 def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     a, b = problem.dtype, problem.dtype_of("b")
     blocks = problem.scaled_blocks
@@ -55,8 +66,7 @@ def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "a_unit": UNITS["col"], "b_unit": UNITS["row"], "a_wide": True, "b_wide": True,
         "a_edge": ragged(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k)),
         "b_edge": ragged(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n)),
-        "a_sectors": problem.a.whole_sectors(problem.m, problem.k, 1) or bool(must_pack(problem)),
-        "b_sectors": problem.b.whole_sectors(problem.k, problem.n, 1) or bool(must_pack(problem)),
+        "a_sectors": "a" not in reads(problem).halved, "b_sectors": "b" not in reads(problem).halved,
         "in_type": f"struct {a}_by_{b}",
         "a_type": f"struct {a}", "b_type": f"struct {b}",
         "a_blocks": blocks.get("a", -1), "b_blocks": blocks.get("b", -1),
@@ -72,10 +82,14 @@ def _wgmma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Con
 
 def _for_tma(config: WgmmaConfig, problem: GemmProblem) -> tuple[WgmmaConfig, GemmProblem]:
     """The same in pairs, as operands of 16 bits: what TMA copies."""
-    packed = problem.packed(config.tile, must_pack(problem))
     staged = 0 if problem.out_dtype in FP8 else config.staged  # no buffer holds its rows
-    in_words = replace(in_pairs(packed), dtype="bf16", b_dtype="", precision="ieee")
+    in_words = _in_words(problem.packed(config.tile, must_pack(problem)))
     return replace(config, tile_k=config.tile_k // 2, staged=staged), in_words
+
+
+@lru_cache(maxsize=256)
+def _in_words(problem: GemmProblem) -> GemmProblem:
+    return replace(in_pairs(problem), dtype="bf16", b_dtype="", precision="ieee")
 
 
 def _tma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -336,9 +350,9 @@ def _tma_rung(
 ) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", FP8, default, space, _tma_shared, check, vector_bytes=16, dynamic_shared=True,
-        overlaps=True, own_constants=_tma_constants, levels=("split_k", "staged", "cluster_n"), only_on="sm_90a",
-        warpgroups=True, stays=True, precision=precision, must_pack=must_pack, loaders=tma.WARPGROUP, maps=_tma_maps,
-        walks=lambda config, problem: 1, one_chain=precision == "ieee",
+        overlaps=True, own_constants=_tma_constants, reads=reads, levels=("split_k", "staged", "cluster_n"),
+        only_on="sm_90a", warpgroups=True, stays=True, precision=precision, must_pack=must_pack,
+        loaders=tma.WARPGROUP, maps=_tma_maps, walks=lambda config, problem: 1, one_chain=precision == "ieee",
     )  # fmt: skip
 
 
@@ -346,7 +360,7 @@ _CLUSTER_K = Rung(
     "q07_cluster_k", "a cluster shares k, as h19: few rows make wider tiles, which ask L2 for less",
     "gemm/q07_cluster_k.cuh", FP8, replace(_promoted(64, 64, 16, 64, 64, 8), cluster_k=2), _cluster_k_space,
     _tma_shared, _check_cluster_k, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_tma_constants,
-    only_on="sm_90a", warpgroups=True, must_pack=must_pack, loaders=tma.WARPGROUP, maps=_operand_maps,
+    reads=reads, only_on="sm_90a", warpgroups=True, must_pack=must_pack, loaders=tma.WARPGROUP, maps=_operand_maps,
 )  # fmt: skip
 
 
@@ -354,13 +368,13 @@ FP8_RUNGS: tuple[Rung, ...] = (
     Rung(
         "q01_convert", "fp8 through the ring of 16 bits: fragments become fp16, exactly, on their way to mma.sync",
         "gemm/q01_convert.cuh", FP8, _MMA, _mma_space, tiles, _check_mma, vector_bytes=16, dynamic_shared=True,
-        overlaps=True, own_constants=constants, levels=("split_k",), must_pack=must_pack, one_chain=True,
+        overlaps=True, own_constants=constants, reads=reads, levels=("split_k",), must_pack=must_pack, one_chain=True,
         other_chain_on="sm_90a",
     ),
     Rung(
         "q02_promoted", "wgmma of fp8, which keeps 14 bits: the sums of 128 of k go to fp32 while the next are made",
         "gemm/q02_promoted.cuh", FP8, _PROMOTED, _promoted_space, tiles, _with_copies(_check_promoted), vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_wgmma_constants,
+        dynamic_shared=True, overlaps=True, own_constants=_wgmma_constants, reads=reads,
         levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True, must_pack=must_pack,
         one_chain=True,
     ),
