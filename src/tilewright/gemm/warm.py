@@ -83,11 +83,11 @@ def key_of(
 def fused_signatures(library: libraries.Library, asked: Request) -> tuple[Any, ...]:
     """Each array that is fused: its name, and how it is read."""
     function, _, operands = asked
-    found: list[Any] = []
+    found: tuple[Any, ...] = ()
     for name, value in operands.items():
         if function is None or type(value) not in _NUMBERS:
             found += name, library.signature(value)
-    return tuple(found)
+    return found
 
 
 def form_of(asked: Request) -> tuple[Any, tuple[float, ...]]:
@@ -132,12 +132,14 @@ def warm_matmul(
         else:
             scale = (c is not None) if beta is None else beta
             uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
-        if asked is None and c is None and out is None:  # the commonest call, without a further function's time
-            numbers: tuple[float, ...] = ()
-            call = calls.get((library.pair(a, b), options, uses_c, False, False))
+        form, numbers = (None, ()) if asked is None else form_of(asked)
+        if not (c is out is None):
+            key = key_of(library, a, b, c, uses_c, out, options, asked, form)
+        elif asked is None:  # the commonest calls, without the time of key_of
+            key = library.pair(a, b), options, uses_c, False, False
         else:
-            form, numbers = (None, ()) if asked is None else form_of(asked)
-            call = calls.get(key_of(library, a, b, c, uses_c, out, options, asked, form))
+            key = library.pair(a, b), options, uses_c, False, False, form, fused_signatures(library, asked)
+        call = calls.get(key)
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None or (verify and call.check is None):
