@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..arrays.dtypes import CPP_TYPES, FP8, ceil_div
 from ..errors import ConfigRejected
-from ..gemm.config import GemmConfig
+from ..gemm.config import GemmConfig, WgmmaConfig
 from ..gemm.fused import fused_headers
 from ..gemm.params import ALPHA, addresses_of
 from ..gemm.problem import GemmProblem, Matrix
@@ -118,7 +118,7 @@ def _in_boxes(rung: Rung, axis: str) -> Rung:
                 found["b"] = replace(b, box=(b.box[0], TURNED_BOX, *b.box[2:]))
         elif (a := found["a"]) is not None and k_inner("a", problem):
             found["a"] = replace(a, box=(a.box[0], cut_box(config.tile_m), *a.box[2:]))
-        if axis == "m" and config.staged:
+        if axis == "m" and isinstance(config, WgmmaConfig) and config.staged:
             found["out"] = out_map(config, _one_result(problem))
         return found
 
@@ -162,7 +162,7 @@ class Tiled:
         product = problem.product
         constants = self.rung.constants(product, self.config)
         constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product, self.config)
-        if self.config.staged and problem.axis == "m":
+        if problem.axis == "m" and isinstance(self.config, WgmmaConfig) and self.config.staged:
             constants |= {"staged": staged_of(self.config, _one_result(problem.whole)), "out_batched": False}
         include = self.rung.include
         # fp8 that is cut along k comes as fp16, whose rungs know no fp8 results by themselves
