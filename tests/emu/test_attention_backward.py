@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 import tilewright as tw
 from tilewright.attn.backward_explain import explain_attention_backward
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
+from tilewright.attn.problem import AttentionProblem
 from tilewright.epilogue import tanh, where
 from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.lab.attention_check import attention_reference
 from tilewright.lab.backward_check import backward_reference, check_backward
 
 APART = find_backward_rung("b06")
@@ -30,13 +33,26 @@ def least(rung):
     return min(config.d_head for config in rung.defaults if not config.wider)
 
 
+def forward_by_float64(q, k, v, *, bias=None, score=None, window=(-1, -1), softcap=0.0, **options):
+    """What a forward kernel gives the backward ones, without one to compile: `out` and the LSE, rounded once."""
+    of = AttentionProblem.dense(*q.shape[:3], k.shape[2], q.shape[3], heads_kv=k.shape[1], d_v=v.shape[3], **options)
+    found = attention_reference(q, k, v, replace(of, window=window, softcap=softcap), bias=bias, score=score)
+    return found.out.astype(q.dtype), found.lse.astype(np.float32)
+
+
 def judged(
     q, k, v, grad, *, dtype="f16", rung=None, grad_lse=None, config=None, deterministic=False, reference=None, gpu=None,
-    **options,
+    by_kernel=False, **options,
 ):  # fmt: skip
-    """Run forward and backward on the emulator, and judge the gradients by float64."""
+    """Run backward on the emulator, and judge the gradients by float64.
+
+    Where the plan names the rung, or `by_kernel`, forward is run there too, as callers do; else it is float64's.
+    """
     with tw.emulator() if gpu is None else tw.emulator(gpu):
-        out, lse = tw.attention(q, k, v, return_lse=True, **options)
+        if rung is None or by_kernel:
+            out, lse = tw.attention(q, k, v, return_lse=True, **options)
+        else:
+            out, lse = forward_by_float64(q, k, v, **(options | (reference or {})))
         found = tw.attention_backward(
             grad, q, k, v, out, lse, rung=rung, config=config, grad_lse=grad_lse, deterministic=deterministic, **options
         )
@@ -305,12 +321,12 @@ def test_values_of_another_width_are_padded_where_that_is_less_work():
 
 def test_operands_of_any_strides_give_the_same_bits():
     given = operands(b=2, h=2, hk=2)
-    dense = judged(*given, rung="b01")
+    dense = judged(*given, rung="b01", by_kernel=True)
     turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in given]
     wide = [np.repeat(x, 2, axis=-1)[..., ::2] for x in given]
     backwards = [x[::-1, ::-1, ::-1].copy()[::-1, ::-1, ::-1] for x in given]
     for others in (turned, wide, backwards):
-        for one, other in zip(dense, judged(*others, rung="b01"), strict=True):
+        for one, other in zip(dense, judged(*others, rung="b01", by_kernel=True), strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -360,7 +376,7 @@ def test_entries_of_different_lengths(rung, d, dv, config):
 def test_weights_that_outgrow_their_rows_statistics_reach_no_gradient():
     """Keys that do not exist have a score of 0; where every score is far below that, e^(0 - lse) is infinite."""
     q, k, v, grad = operands(sq=20, sk=20)
-    judged(q, k, v, grad, bias=np.full((20, 20), -200.0, np.float32), rung="b02")
+    judged(q, k, v, grad, bias=np.full((20, 20), -200.0, np.float32), rung="b02", by_kernel=True)
 
 
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
@@ -372,7 +388,7 @@ def test_rows_whose_every_key_a_large_bias_hides_share_their_weight(rung, large)
     bias[:, 50:] = bias[7] = bias[33, :] = large
     s = (q.astype(np.float32) @ k.astype(np.float32).swapaxes(2, 3)) / np.float32(math.sqrt(q.shape[3]))
     added = np.where(bias != 0, (s + bias).astype(np.float64) - s, 0)  # as fp32 has it
-    judged(q, k, v, grad, bias=bias, rung=rung.id, reference={"bias": added})
+    judged(q, k, v, grad, bias=bias, rung=rung.id, reference={"bias": added}, by_kernel=True)
 
 
 ORDERED = [
