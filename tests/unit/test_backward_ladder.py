@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.attn import backward_kernels
 from tilewright.attn.backward_config import BackwardConfig, Tile, walks_of
-from tilewright.attn.backward_kernels import _ARGS, WalkKernel, compile_part, constants_of, parts_of, section_of
+from tilewright.attn.backward_kernels import _ARGS, WalkKernel, parts_of, section_of
 from tilewright.attn.backward_plan import plan_backward
 from tilewright.attn.backward_problem import BackwardProblem
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
@@ -20,8 +21,8 @@ from tilewright.attn.config import D_HEADS
 from tilewright.attn.problem import AttentionProblem, HeadRows
 from tilewright.errors import ConfigRejected
 from tilewright.gpus import find_arch
-from tilewright.jit import use_executor
-from tilewright.jit.compile import compile_unit
+from tilewright.jit import nvrtc
+from tilewright.jit.compile import BASE_OPTIONS
 from tilewright.jit.params import _fields
 from tilewright.jit.source import CUDA_ROOT, render
 
@@ -183,8 +184,16 @@ def test_a_deterministic_plan_takes_no_rung_that_is_not():
         plan_backward(problem(), H200, True, "b02")
 
 
-class Ptx:
-    runs_ptx = True
+def assert_holds(source, *held):
+    """Have the compiler's front end alone, a tenth of a compilation, look at static assertions after a source."""
+    text = "\n".join([source.text, *held])
+    nvrtc.build(replace(source, text=text), "compute_90a", (*BASE_OPTIONS, "-fdevice-syntax-only"))
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """Of a kernel that is asked for, its source."""
+    monkeypatch.setattr(backward_kernels, "compile_rung", lambda *given, generated: render(*given[:3], generated))
 
 
 def test_every_field_is_packed_where_the_struct_has_it():
@@ -206,46 +215,36 @@ def test_every_field_is_packed_where_the_struct_has_it():
         for name, at in zip(names, starts, strict=True)
     ]
     held.append(f'static_assert(sizeof(BackwardArgs) == {struct.calcsize(_ARGS)}, "all");')
-    held.append(
-        'extern "C" __global__ void k(const __grid_constant__ BackwardArgs args, double* to) { *to = args.scale; }'
-    )
-    source = render("attention/backward_args.cuh", {}, "k")
-    with use_executor(Ptx()):
-        compile_unit(replace(source, text="\n".join([source.text, *held])), "sm_80")
+    assert_holds(render("attention/backward_args.cuh", {}, "k"), *held)
 
 
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
 @pytest.mark.parametrize("d", D_HEADS)
-def test_shared_memory_is_what_the_kernel_counts(rung, d):
+def test_shared_memory_is_what_the_kernel_counts(rung, d, sources):
     """Walk::shared_bytes in cuda/attention/backward.cuh."""
     if d not in {config.d_head for config in rung.defaults}:
         pytest.skip(f"{rung} has no config for it")
     one = problem(d, seq=60 if rung.alone else 300)
     config = rung.default(one, H200)
     for walk in walks_of(config):
-        constants = constants_of(one, rung, walk)
-        with use_executor(Ptx()):
-            kernel = compile_part(one, config.columns, rung.file(walk), "backward", constants, H200)
-            halves = rung.apart and walk.tile.along == 2
-            struct = "ApartWalk" if rung.apart else "ProducedWalk" if rung.produced else "Walk"
-            struct = "HalvesWalk" if halves else struct
-            held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(one, walk)});"
-            compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
+        halves = rung.apart and walk.tile.along == 2
+        struct = "ApartWalk" if rung.apart else "ProducedWalk" if rung.produced else "Walk"
+        struct = "HalvesWalk" if halves else struct
+        held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(one, walk)});"
+        assert_holds(WalkKernel(rung, config, walk).compile(one, H200), held)
 
 
 @pytest.mark.parametrize(("d", "dv"), [(192, 128), (64, 256)])
-def test_shared_memory_of_values_of_another_width_is_what_the_kernel_counts(d, dv):
+def test_shared_memory_of_values_of_another_width_is_what_the_kernel_counts(d, dv, sources):
     p = AttentionProblem.dense(1, 2, 300, 300, d, d_v=dv)
     of = BackwardProblem(p, p.out, p.q, p.k, p.v, (600, 300, 1))
     rung = find_backward_rung("b06")
     able = [config for config in rung.defaults if rung.why_not(of, config, H200) is None]
     assert len(able) == (3 if dv < d else 1), "of two warpgroups that make a gradient each, dV must fit where K was"
     for config, walk in ((one, walk) for one in able for walk in walks_of(one)):
-        kernel = WalkKernel(rung, config, walk).compile(of, H200)
         struct = "HalvesWalk" if walk.tile.along == 2 else "ApartWalk"
         held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(of, walk)});"
-        with use_executor(Ptx()):
-            compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
+        assert_holds(WalkKernel(rung, config, walk).compile(of, H200), held)
 
 
 def test_an_explanation_names_what_runs_and_what_it_borrows():
