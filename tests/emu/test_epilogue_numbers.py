@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from epilogue_cases import values
+from test_rungs import SMALL
 
 import tilewright as tw
 from tilewright import epilogue as ep
@@ -191,8 +192,8 @@ def test_numbers_that_decide_the_form_are_right_too():
                 np.testing.assert_allclose(out, EXACT / rate, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rung", ["f02", "f12"])
-def test_a_parameter_gives_the_bits_that_a_literal_gives(rung, monkeypatch):
+@pytest.mark.parametrize(("rung", "config"), [("f02", None), ("f12", SMALL["f12_multistage"])], ids=["f02", "f12"])
+def test_a_parameter_gives_the_bits_that_a_literal_gives(rung, config, monkeypatch):
     """Also where a product is taken into a sum. Which of two products is, compilers choose, with literals too; and of a
     difference PTX leaves the choice to the assembler (below)."""
     x, r = values(24), values(20, 24)
@@ -205,7 +206,7 @@ def test_a_parameter_gives_the_bits_that_a_literal_gives(rung, monkeypatch):
 
     def bits(number):
         with tw.emulator():
-            return tw.matmul(A, B, epilogue=functions[number], rung=rung, x=x, r=r).view(np.uint32)
+            return tw.matmul(A, B, epilogue=functions[number], rung=rung, config=config, x=x, r=r).view(np.uint32)
 
     by_parameter = [bits(number) for number in range(len(functions))]
     expression._traced.clear()

@@ -194,13 +194,13 @@ def test_the_page_follows_its_records(tmp_path):
 
 def test_a_kernel_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InvalidOperand, match=r"mine\.cu cannot be read .* Make one: tilewright new"):
-        build(RESULTS, [tmp_path / "mine.cu"])
+        interactive.scripts(RESULTS, [tmp_path / "mine.cu"])
 
 
 def test_a_kernel_file_that_is_not_text_is_not_to_be_made_anew(tmp_path):
     (tmp_path / "mine.cu").write_bytes(b"\xff")
     with pytest.raises(InvalidOperand, match=r"mine\.cu cannot be read .*\)\. Give a text file in UTF-8\.$"):
-        build(RESULTS, [tmp_path / "mine.cu"])
+        interactive.scripts(RESULTS, [tmp_path / "mine.cu"])
 
 
 @pytest.mark.parametrize(("gpu", "roofs"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA L40S", False)])
