@@ -17,8 +17,8 @@ settings.register_profile(
 )
 settings.load_profile("everywhere")  # a busy machine fails nothing, and one that passes passes again
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes the memory of the tests beside it
-if "PYTEST_XDIST_WORKER" in os.environ:  # a process a core already: threads of NumPy's and torch's own only wait
-    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process a core already: more of them, and threads, only wait
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ.setdefault(_name, "1")
 gc.set_threshold(200_000, 20, 50)  # the emulator's programs are many small objects that live on: a sixth of its time
 _FOLDER = tempfile.TemporaryDirectory(prefix="tilewright-tuned-")
@@ -73,6 +73,10 @@ def pytest_collection_modifyitems(config, items):
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def pytest_collection_finish():
+    gc.freeze()  # all that was imported and collected stays to the end: a test that collects garbage passes it by
 
 
 def _test(item) -> str:
