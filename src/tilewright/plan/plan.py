@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 
@@ -49,3 +49,7 @@ class Plan:
     def refused(self) -> tuple[Refusal, ...]:
         """What was considered and cannot run the problem."""
         return self.refusals()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To be pickled: what was refused, not how that is found."""
+        return self.__dict__ | {"refusals": partial(tuple, self.refused)}
