@@ -73,6 +73,25 @@ def test_every_rung_has_a_config_for_every_head_size(rung, d):
 
 
 @pytest.mark.parametrize(
+    ("rung", "text", "reason"),
+    [
+        ("b01", "d32 in 64: keys 64x32/4, queries 64x32/4", "TMA alone fills the columns after a row"),
+        ("b02", "d96 in 128: keys 64x32/4, sums 2", "TMA alone fills the columns after a row"),
+        ("b03", "d32 in 64: keys 128x128/8, sums 8", "TMA alone fills the columns after a row"),
+        ("b07", "d32 in 64: keys 64x32/4, sums 2 in order", "TMA alone fills the columns after a row"),
+        ("b07", "d64: apart keys 64x32/4, sums 2", "its walk makes all gradients"),
+        ("b02", "d64: keys 64x32/4+1_stages, sums 2", "takes 2 stages; it has 1"),
+        ("b04", "d64: keys 128x128/8+1_stages, sums 8", "takes 2 stages; it has 1"),
+        ("b06", "d64: apart keys 128x64/8, queries 128x64/8+0_stages", "takes 2 stages; it has 0"),
+    ],
+)
+def test_a_config_that_would_leave_its_arrays_or_never_end_is_refused(rung, text, reason):
+    config = BackwardConfig.parse(text)
+    with pytest.raises(ConfigRejected, match=reason):
+        plan_backward(problem(config.d_head, seq=60), H200, rung=rung, config=config)
+
+
+@pytest.mark.parametrize(
     ("d", "one", "same_bits"),
     [
         (32, "b04", "b05"), (64, "b04", "b05"), (96, "b05", "b05"), (128, "b04", "b05"), (192, "b06", "b06"),

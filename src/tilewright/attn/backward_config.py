@@ -59,6 +59,8 @@ class Tile:
             return f"{self.cols} columns must be 32, 64 or 128"
         if self.cols % (16 * self.along):
             return f"{self.cols} columns are not whole pieces of 16 for {self.along} warps"
+        if self.stages < 2:
+            return f"the next tile is copied while one is multiplied, which takes 2 stages; it has {self.stages}"
         return None
 
 

@@ -214,6 +214,10 @@ class BackwardRung:
         reason = config.why_not() or (_not_by_groups(config, self.apart) if self.wgmma else None)
         if reason := reason or (_not_produced(config, self) if self.produced else None):
             return f"{self.id} cannot take {config}: {reason}"
+        if config.wider and not self.produced:
+            return f"{self.id} cannot take {config}: TMA alone fills the columns after a row with zeros"
+        if self.alone and config.apart:
+            return f"{self.id} cannot take {config}: its walk makes all gradients"
         if self.sums is not None and self.sums != bool(config.sums):
             return f"{self.id} cannot take {config}: it makes dQ {'in the walk by keys' if self.sums else 'by queries'}"
         if self.apart and not config.apart and (reason := _not_both(problem, config)):

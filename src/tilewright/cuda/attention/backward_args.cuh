@@ -8,7 +8,7 @@ struct BackwardArgs : ScoreNumbers {
   const void *q, *k, *v, *out, *grad;
   const float *lse, *grad_lse;  // natural logarithm; grad_lse where Cfg::has_grad_lse
   void *dq, *dk, *dv;
-  float* stats;                // [head][padded row][2 or 4]: attention/backward_rows.cuh
+  float* stats;                // [head][padded row][2 or 4]: attention/query_rows.cuh
   int* turns;                  // [head][padded row / 32]: which block of keys adds next to sums, Cfg::ordered
   float* sums;                 // dQ in parts, [head][padded row / m][m * d_head]: attention/backward_sums.cuh
   float *dk_parts, *dv_parts;  // Cfg::parts > 1: attention/backward_parts.cuh

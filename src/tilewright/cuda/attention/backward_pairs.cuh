@@ -8,7 +8,7 @@
 //                                    -shift - right, left - shift     rows are keys
 //
 // with shift = seq_k - seq_q, and when the key exists. Queries that do not exist have weights of 0 by their statistics
-// (attention/backward_rows.cuh).
+// (attention/query_rows.cuh).
 //
 //     x   scale s     softcap tanh(x / softcap)     x + bias     Modification::run(x)
 //     p   e^(x - lse)
@@ -18,7 +18,7 @@
 #include "ptx/ex2.cuh"
 #include "ptx/number16.cuh"
 
-/// The statistics of a query (attention/backward_rows.cuh).
+/// The statistics of a query (attention/query_rows.cuh).
 struct QueryStats {
   float lse, delta, share;
 };
