@@ -75,6 +75,18 @@ def test_a_score_function_and_the_lse_are_differentiated():
     assert not only_lse[2].any()
 
 
+def test_batches_of_gradients_are_each_computed():
+    given = tensors()
+    with tw.emulator():
+        out, lse = tw.torch.attention(*given, is_causal=True, return_lse=True)
+        pulls = torch.randn(2, *out.shape).half(), torch.randn(2, *lse.shape)
+        for results, chosen in (((out, lse), pulls), ((out,), pulls[:1]), ((lse,), pulls[1:])):
+            batched = torch.autograd.grad(results, given, chosen, is_grads_batched=True, retain_graph=True)
+            for place in range(2):
+                alone = torch.autograd.grad(results, given, [x[place] for x in chosen], retain_graph=True)
+                torch.testing.assert_close(tuple(x[place] for x in batched), alone, rtol=0, atol=0)
+
+
 def test_packed_batches_have_gradients():
     torch.manual_seed(1)
     q, k, v = (torch.randn(17, heads, 32).half().requires_grad_() for heads in (4, 2, 2))

@@ -336,6 +336,18 @@ def test_a_gradient_of_attention_that_lies_otherwise_takes_no_launches_of_anothe
         assert not reads
 
 
+def test_batches_of_gradients_of_repeated_attention_are_each_computed(recorded):
+    given = [torch.randn(1, 4, 128, 64).bfloat16().requires_grad_() for _ in range(3)]
+    for _ in range(3):
+        attention_step(given, torch.randn(1, 4, 128, 64).bfloat16())
+    out, recorded.made = tt.scaled_dot_product_attention(*given), []
+    torch.autograd.grad(out, given, torch.randn(1, 4, 128, 64).bfloat16(), retain_graph=True)
+    alone, recorded.made = [name for name, _ in recorded.made], []
+    found = torch.autograd.grad(out, given, torch.randn(3, 1, 4, 128, 64).bfloat16(), is_grads_batched=True)
+    assert [x.shape for x in found] == [(3, 1, 4, 128, 64)] * 3
+    assert [name for name, _ in recorded.made] == 3 * alone
+
+
 def test_a_frozen_operand_of_repeated_attention_gets_no_gradient(recorded):
     for frozen in range(3):
         given = [torch.randn(1, 4, 128, 64).bfloat16().requires_grad_(n != frozen) for n in range(3)]

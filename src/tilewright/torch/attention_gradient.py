@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..arrays.eager import is_watched, past_transforms
+from ..arrays.eager import is_batched, is_watched, past_transforms
 from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
@@ -218,6 +218,8 @@ def _gradients(
                 "or differentiate once."
             )
         return _by_torch(grad, grad_lse, (q, k, v, bias), needs, options, score)
+    if score is None and any(one is not None and is_batched(one) for one in (grad, grad_lse)):
+        backward = _backward_by_operator  # which torch runs for each of the batch
     found = backward(grad, grad_lse, q, k, v, bias, out, lse, packed, options, _deterministic(), score)
     return [*(x if need else None for x, need in zip(found, needs, strict=False)), None]
 
@@ -380,7 +382,7 @@ class RepeatedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         known, saved = ctx.known, ctx.saved_tensors
         q, k, v, out, lse = saved
-        if torch.is_grad_enabled() or is_watched():  # to be differentiated again, or to be seen
+        if torch.is_grad_enabled() or is_watched() or is_batched(grad):  # to be differentiated again, seen, or split
             needs = (*ctx.needs_input_grad[:3], False)
             return *_gradients(_backward, grad, None, (q, k, v, None, out, lse), needs, known.options)[:3], None
         found = attention_warm.gradients(known, grad, saved)
