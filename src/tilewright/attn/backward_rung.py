@@ -82,9 +82,9 @@ def _not_both(problem: BackwardProblem, config: BackwardConfig) -> str | None:
 def _few_blocks(p: AttentionProblem) -> bool:
     """Return whether one block for each head of keys was measured to be faster than walks of several.
 
-    On an H200, beside b04: up to 64 keys 1.4 to 6 times as fast with 64 queries of each head of keys, from 8 heads to
-    6144, and 1.0 to 2.6 with 128; with 256 only d_head 32 is. Up to 128 keys, which take an SM's registers, 1.0 to 1.8
-    up to two blocks per SM, then 0.8 to 1.0, but at d_head 32.
+    On an H200, compared with b04: up to 64 keys 1.4 to 6 times as fast with 64 queries of each head of keys, from 8
+    heads to 6144, and 1.0 to 2.6 with 128; with 256 only d_head 32 is. Up to 128 keys, which take an SM's registers,
+    1.0 to 1.8 up to two blocks per SM, then 0.8 to 1.0, but at d_head 32.
     """
     narrow = p.d_head == 32
     if p.seq_q * p.group > (256 if narrow else 128):
