@@ -88,6 +88,15 @@ def test_a_rung_says_why_it_cannot():
         find_attention_rung("a99")
 
 
+def test_one_warp_is_refused_where_its_copies_step_by_part_of_a_swizzle():
+    problem, config = AttentionProblem.dense(1, 1, 70, 70, 64), AttentionConfig(64, 16, 32, 1)
+    for rung in ATTENTION_RUNGS:
+        reason = rung.why_not(problem, config, find_arch("sm_80"))
+        assert ("copy 4 rows of 64 columns in a step" in (reason or "")) == (rung.id >= "a08"), rung
+    assert find_attention_rung("a08").why_not(AttentionProblem.dense(1, 1, 70, 70, 96), replace(config, d_head=96),
+                                              find_arch("sm_80")) is None  # fmt: skip
+
+
 def test_only_a16_is_compiled_for_strides_and_only_what_selects_a_path_counts():
     config = AttentionConfig(128, 64, 64, 4, 2, 2, 2)
     near, far = (AttentionProblem.dense(2, 4, seq, seq, 128) for seq in (128, 640))

@@ -191,6 +191,9 @@ def test_a_rung_says_why_it_cannot():
     assert "shared evenly" in b02.why_not(problem(96), BackwardConfig(96, Tile(128, 64, 8), sums=4), H200)
     assert "7.5" in b01.why_not(problem(), config, replace(H200, compute_capability=(7, 5)))
     wide = BackwardConfig(128, Tile(128, 64, 8), sums=4)
+    one_warp = BackwardConfig(64, Tile(16, 32, 1), sums=1)
+    assert "copy 4 rows of 64 columns in a step" in b02.why_not(problem(), one_warp, H200)
+    assert b02.why_not(problem(96), replace(one_warp, d_head=96), H200) is None
     assert "164864 B" in b02.why_not(problem(128), wide, ADA)
     odd = replace(problem(), dk=HeadRows(2 * 300 * 68, 300 * 68, 68))
     assert "rows of dk" in b01.why_not(odd, config, H200)

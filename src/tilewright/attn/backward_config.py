@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigRejected
 from .backward_problem import BackwardProblem
-from .config import D_HEADS
+from .config import D_HEADS, one_warp_steps
 
 ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
@@ -144,6 +144,8 @@ class BackwardConfig:
                 return reason
             if not _shares_columns(self.columns, tile.along):
                 return f"{self.columns} columns are not shared evenly by {tile.along} warps"
+            if reason := one_warp_steps(tile.warps, slice_of(self.columns, tile.along)):
+                return reason
         if self.queries is not None:
             if ROW_RUN % self.queries.rows:
                 return f"{self.queries.rows} queries must divide {ROW_RUN}"

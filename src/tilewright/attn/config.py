@@ -45,6 +45,14 @@ class Tiles:
         return {"attention": str(self)}
 
 
+def one_warp_steps(warps: int, columns: int) -> str | None:
+    """Why so many warps cannot copy tiles of rows in slices of `columns` (copy_rows in cuda/tile/head_copy.cuh); None
+    if they can."""
+    if (step := 256 * warps // columns) % 8 == 0:
+        return None
+    return f"its warps copy {step} rows of {columns} columns in a step, which must be a multiple of 8: take more warps"
+
+
 @dataclass(frozen=True)
 class AttentionConfig(Tiles):
     """The tiles of an attention kernel: `(d_head, b_r, b_c, n_warps): load_Q_K_V_fragments[+buffer][+N_blocks]`.

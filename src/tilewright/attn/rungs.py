@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 
 from ..errors import ConfigRejected, near_rung
-from .config import D_HEADS, AttentionConfig
+from .config import D_HEADS, AttentionConfig, one_warp_steps
 from .hopper import HOPPER_RUNGS, HopperConfig
 from .rung import AttentionRung
 from .split import SPLIT_RUNGS, SplitConfig
@@ -31,6 +31,11 @@ def _slices(config: AttentionConfig) -> str | None:
 
 def _any(config: AttentionConfig) -> str | None:
     return None
+
+
+def _strided(config: AttentionConfig) -> str | None:
+    """From a08 on, whose copies have constant distances where a step is whole turns of the swizzle."""
+    return one_warp_steps(config.n_warps, 64 if config.d_head % 64 == 0 else 32)
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------
@@ -112,23 +117,23 @@ ATTENTION_RUNGS: tuple[AttentionRung, ...] = (
           _buffered_configs, _both, _any, True),
     _rung("a07_autotuned", "the config is what a sweep found best", _tuned_configs, _both, _any, True),
     _rung("a08_strided_swizzle", "the swizzle as signed strides computed once: addresses take registers, not LOP3",
-          _large_configs, _both, _any, True),
+          _large_configs, _both, _strided, True),
     _rung("a09_fragment_order", "K's fragments in the order in which mma.sync takes them: no moves",
-          _large_configs, _both, _any, True),
+          _large_configs, _both, _strided, True),
     _rung("a10_peel_first", "the first tile apart: nothing is zeroed, nothing rescaled in it",
-          _large_configs, _both, _any, True),
-    _rung("a11_strided_store", "results reach shared memory by strides too", _large_configs, _both, _any, True),
+          _large_configs, _both, _strided, True),
+    _rung("a11_strided_store", "results reach shared memory by strides too", _large_configs, _both, _strided, True),
     _rung("a12_block_index", "pointers computed once a block and moved; 1 / sum multiplied; heavy causal blocks first",
-          _large_configs, _both, _any, True),
+          _large_configs, _both, _strided, True),
     _rung("a13_reverse_kv", "keys backwards: tiles with hidden pairs first, the count of tiles is the index",
-          _large_configs, _both, _any, True),
-    _rung("a14_store_policy", "results are stored to be evicted first", _large_configs, _both, _any, True),
+          _large_configs, _both, _strided, True),
+    _rung("a14_store_policy", "results are stored to be evicted first", _large_configs, _both, _strided, True),
     _rung("a15_head_slices", "tiles in slices of 64 columns: a row of a slice is a row of banks",
-          _large_configs, _both, _any, True),
+          _large_configs, _both, _strided, True),
     _rung("a16_static_strides", "row strides and the head group are constants of the compiled kernel",
-          _large_configs, _both, _any, True, True),
+          _large_configs, _both, _strided, True, True),
     _rung("a17_lazy_rescale", "out follows the maximum only when it grew by 2^8: hardly a row is ever rescaled",
-          _large_configs, _both, _any, True, True),
+          _large_configs, _both, _strided, True, True),
 )  # fmt: skip
 
 
