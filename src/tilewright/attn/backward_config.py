@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigRejected
 from .backward_problem import BackwardProblem
-from .config import D_HEADS, one_warp_steps
+from .config import D_HEADS, copies_reason, slice_of
 
 ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
@@ -62,12 +62,6 @@ class Tile:
         if self.stages < 2:
             return f"the next tile is copied while one is multiplied, which takes 2 stages; it has {self.stages}"
         return None
-
-
-def slice_of(d_head: int, along: int = 1) -> int:
-    """The columns of a slice of a tile (tile/head_tile.cuh), such that `along` warps share whole ones."""
-    part = d_head // along
-    return 64 if d_head % 64 == 0 and (part % 64 == 0 or part in (16, 32)) else 32
 
 
 def _shares_columns(d_head: int, by: int, columns: int | None = None) -> bool:
@@ -144,7 +138,7 @@ class BackwardConfig:
                 return reason
             if not _shares_columns(self.columns, tile.along):
                 return f"{self.columns} columns are not shared evenly by {tile.along} warps"
-            if reason := one_warp_steps(tile.warps, slice_of(self.columns, tile.along)):
+            if reason := copies_reason(tile.warps, slice_of(self.columns, tile.along)):
                 return reason
         if self.queries is not None:
             if ROW_RUN % self.queries.rows:

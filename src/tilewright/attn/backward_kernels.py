@@ -12,9 +12,10 @@ from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack, pack_maps, pack_numbers
 from ..jit.source import Constant
 from ..jit.tensor_map import TensorMap
-from .backward_config import ROW_RUN, BackwardConfig, Tile, Walk, slice_of
+from .backward_config import ROW_RUN, BackwardConfig, Tile, Walk
 from .backward_problem import BackwardProblem
 from .backward_rung import SMS, TILES_LIMIT, BackwardRung, grid_of
+from .config import slice_of
 from .hopper import map_of
 from .problem import AttentionProblem, BiasRows
 from .rung import LOG2_E, modification, score_constants

@@ -79,7 +79,7 @@ def _not_both(problem: BackwardProblem, config: BackwardConfig) -> str | None:
     return None
 
 
-def _few_blocks(p: AttentionProblem) -> bool:
+def _alone_pays(p: AttentionProblem) -> bool:
     """Return whether one block for each head of keys was measured to be faster than walks of several.
 
     On an H200, compared with b04: up to 64 keys 1.4 to 6 times as fast with 64 queries of each head of keys, from 8
@@ -127,7 +127,7 @@ class BackwardRung:
     def is_planned(self, problem: BackwardProblem, deterministic: bool) -> bool:
         """Return whether a plan takes it for the problem where it can."""
         p = problem.forward
-        if self.alone and not _few_blocks(p):
+        if self.alone and not _alone_pays(p):
             return False
         if deterministic and self.planned_same is not None:
             return p.d_head in self.planned_same

@@ -54,9 +54,10 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         params = copy.params(made, own) if back else copy.params(own, made)
         (after if back else before).append(Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params))
     rows, alone = workspace_rows(problem), plan.rung.alone
+    adds = config.sums and not alone
     stats: Address = 0 if alone else workspace.room(4 * problem.stat_floats * rows)
-    sums: Address = workspace.room(4 * rows * config.columns) if config.sums and not alone else 0
-    turns: Address = workspace.room(rows // 8) if config.sums and not alone else 0
+    sums: Address = workspace.room(4 * rows * config.columns) if adds else 0
+    turns: Address = workspace.room(rows // 8) if adds else 0
     parts = parts_of(problem, plan.rung, next(walk for walk in walks_of(config) if walk.by_keys))
     room: tuple[Address, Address] = (0, 0)
     if parts > 1:

@@ -45,7 +45,13 @@ class Tiles:
         return {"attention": str(self)}
 
 
-def one_warp_steps(warps: int, columns: int) -> str | None:
+def slice_of(d_head: int, along: int = 1) -> int:
+    """The columns of a slice of a tile (tile/head_tile.cuh), such that `along` warps share whole ones."""
+    part = d_head // along
+    return 64 if d_head % 64 == 0 and (part % 64 == 0 or part in (16, 32)) else 32
+
+
+def copies_reason(warps: int, columns: int) -> str | None:
     """Why so many warps cannot copy tiles of rows in slices of `columns` (copy_rows in cuda/tile/head_copy.cuh); None
     if they can."""
     if (step := 256 * warps // columns) % 8 == 0:

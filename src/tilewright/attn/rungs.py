@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 
 from ..errors import ConfigRejected, near_rung
-from .config import D_HEADS, AttentionConfig, one_warp_steps
+from .config import D_HEADS, AttentionConfig, copies_reason, slice_of
 from .hopper import HOPPER_RUNGS, HopperConfig
 from .rung import AttentionRung
 from .split import SPLIT_RUNGS, SplitConfig
@@ -35,7 +35,7 @@ def _any(config: AttentionConfig) -> str | None:
 
 def _strided(config: AttentionConfig) -> str | None:
     """From a08 on, whose copies have constant distances where a step is whole turns of the swizzle."""
-    return one_warp_steps(config.n_warps, 64 if config.d_head % 64 == 0 else 32)
+    return copies_reason(config.n_warps, slice_of(config.d_head))
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------

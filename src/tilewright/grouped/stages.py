@@ -97,9 +97,11 @@ def cut_box(extent: int) -> int:
     return next((box for box in (64, 32) if extent % box == 0), extent)
 
 
-def _one_result(whole: GemmProblem) -> GemmProblem:
-    """The product whose rows are those of all groups, as TMA stores them."""
-    return replace(whole, batch=1)
+def _staged_rows(axis: str, config: GemmConfig, whole: GemmProblem) -> tuple[WgmmaConfig, GemmProblem] | None:
+    """The config and the product whose rows are those of all groups, as TMA stores them; None where it stores none."""
+    if axis == "m" and isinstance(config, WgmmaConfig) and config.staged:
+        return config, replace(whole, batch=1)
+    return None
 
 
 def _in_boxes(rung: Rung, axis: str) -> Rung:
@@ -118,8 +120,8 @@ def _in_boxes(rung: Rung, axis: str) -> Rung:
                 found["b"] = replace(b, box=(b.box[0], TURNED_BOX, *b.box[2:]))
         elif (a := found["a"]) is not None and k_inner("a", problem):
             found["a"] = replace(a, box=(a.box[0], cut_box(config.tile_m), *a.box[2:]))
-        if axis == "m" and isinstance(config, WgmmaConfig) and config.staged:
-            found["out"] = out_map(config, _one_result(problem))
+        if (rows := _staged_rows(axis, config, problem)) is not None:
+            found["out"] = out_map(*rows)
         return found
 
     return replace(rung, maps=maps)
@@ -162,8 +164,8 @@ class Tiled:
         product = problem.product
         constants = self.rung.constants(product, self.config)
         constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product, self.config)
-        if problem.axis == "m" and isinstance(self.config, WgmmaConfig) and self.config.staged:
-            constants |= {"staged": staged_of(self.config, _one_result(problem.whole)), "out_batched": False}
+        if (rows := _staged_rows(problem.axis, self.config, problem.whole)) is not None:
+            constants |= {"staged": staged_of(*rows), "out_batched": False}
         include = self.rung.include
         # fp8 that is cut along k comes as fp16, whose rungs know no fp8 results by themselves
         includes = ("ptx/number8.cuh", include) if problem.widened and product.out_dtype in FP8 else include

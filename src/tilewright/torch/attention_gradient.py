@@ -382,13 +382,15 @@ class RepeatedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         known, saved = ctx.known, ctx.saved_tensors
         q, k, v, out, lse = saved
-        if torch.is_grad_enabled() or is_watched() or is_batched(grad):  # to be differentiated again, seen, or split
+        seen = torch.is_grad_enabled() or is_watched()  # to be differentiated again, or to be seen
+        found: Any = MISS if seen else attention_warm.gradients(known, grad, saved)
+        if found is not MISS:
+            return *found, None
+        if seen or is_batched(grad):
             needs = (*ctx.needs_input_grad[:3], False)
             return *_gradients(_backward, grad, None, (q, k, v, None, out, lse), needs, known.options)[:3], None
-        found = attention_warm.gradients(known, grad, saved)
-        if found is MISS:
-            found = _backward(grad, None, q, k, v, None, out, lse, None, known.options, _deterministic())
-            attention_warm.remember_gradients(known, grad, saved, found)
+        found = _backward(grad, None, q, k, v, None, out, lse, None, known.options, _deterministic())
+        attention_warm.remember_gradients(known, grad, saved, found)
         return *found, None
 
 

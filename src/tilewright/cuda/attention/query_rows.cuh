@@ -6,6 +6,7 @@
 //     stats[1]    sum(grad * out) - grad_lse: what the softmax takes from every gradient of a weight
 //     stats[2]    what e^(score - LSE) is multiplied with to be a weight, Cfg::wide. It is 1 but where the LSE is so
 //                 large that its last digits are lost: where a mask of large negative numbers hides every key of a row
+//     stats[3]    0, Cfg::wide: those who read take four at once
 
 #include "attention/backward_args.cuh"
 #include "attention/backward_pairs.cuh"
