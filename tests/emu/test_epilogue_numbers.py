@@ -319,7 +319,7 @@ class Started:
         self._launched.append(tuple(self.floats[place] for place in self._places))
 
 
-class HostArrays:
+class HostArrays(libraries.Arrays):
     """NumPy arrays in the place of a library's on a GPU."""
 
     types = (np.ndarray,)
@@ -333,8 +333,8 @@ class HostArrays:
     def address(self, x):
         return x.ctypes.data
 
-    def is_plain(self, ordinal):
-        return True
+    def device(self):
+        return 0
 
     def strides(self, x):
         return ()

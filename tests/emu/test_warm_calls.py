@@ -117,8 +117,8 @@ def test_whether_out_is_apart_is_told_from_where_bytes_lie_not_from_addresses(ro
     """The input's address is that of its last row in memory, 15; it reaches down to row 8. out has four rows."""
     memory = np.zeros((24, 16), np.float32)
     backwards, out = memory[8:16][::-1], memory[row : row + 4]
-    call = WarmCall(Remembered(0, (), 0), (), ((-7 * 64, 64), (0, 4 * 64)))
-    assert (call.run(Arrays(), [backwards.ctypes.data], (), out) is not MISS) == apart
+    call = WarmCall(Arrays(), Remembered(0, (), 0), (), ((-7 * 64, 64), (0, 4 * 64)))
+    assert (call.run([backwards.ctypes.data], (), out) is not MISS) == apart
 
 
 @pytest.fixture
@@ -144,8 +144,9 @@ def test_a_remembered_call_that_fails_gives_back_what_it_borrowed(waited, monkey
     pool = types.SimpleNamespace(take=lambda nbytes: 4096, give_back=given_back.append)
     monkeypatch.setattr(gpu_executor, "pool_of", lambda ordinal: pool)
     monkeypatch.setattr(device, "bound_to", lambda ordinal: contextlib.nullcontext())
-    monkeypatch.setattr(Remembered, "start", lambda *at: (_ for _ in ()).throw(DeviceError("no")))
-    known = warm.WarmProduct(Remembered(0, (), 512), (4, 4), (4, 1), "f32", 64, 64, 0, 64, False)
+    launches = Remembered(0, (), 512)
+    object.__setattr__(launches, "start", lambda *at: (_ for _ in ()).throw(DeviceError("no")))
+    known = warm.WarmProduct(launches, (4, 4), (4, 1), "f32", 64, 64, 0, 64, False)
     with pytest.raises(DeviceError):
         warm._in_place_warm(known, [on_gpu("a"), on_gpu("b"), None], [], None, on_gpu("out"), (1.0, 0.0))
     assert given_back == [4096]
@@ -173,7 +174,8 @@ def test_a_call_of_one_array_is_found_by_how_it_lies(monkeypatch):
     calls, x = WarmCalls(), np.zeros((4, 4), np.float32)
     assert calls.run((x,), ("e4m3",)) is MISS
     calls.put(
-        _key(Arrays(), (x,), ("e4m3",), None)[0], WarmCall(Remembered(0, (), 0), (((4,), (1,), "f4"),), ((0, 64),))
+        _key(Arrays(), (x,), ("e4m3",), None)[0],
+        WarmCall(Arrays(), Remembered(0, (), 0), (((4,), (1,), "f4"),), ((0, 64),)),
     )
     assert calls.run((x.copy(),), ("e4m3",))[0].shape == (4,)
     assert calls.run((x[:, ::2],), ("e4m3",)) is MISS

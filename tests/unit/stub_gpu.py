@@ -26,6 +26,7 @@ from tilewright.gemm.params import LAYOUTS
 from tilewright.jit import device as device_module
 from tilewright.jit import device_calls, gpu_executor, loaded, staging
 from tilewright.plan.tables import results_changed
+from tilewright.run import libraries
 
 
 class HostBoard(Board):
@@ -261,7 +262,7 @@ class OnGpu(np.ndarray):
     """An array of a library that has a warm path of its own: memory of the GPU, which here is the host's."""
 
 
-class Library:
+class Library(libraries.Arrays):
     """As libraries.CupyArrays, of OnGpu."""
 
     kind = "cupy"
@@ -270,17 +271,14 @@ class Library:
     def ordinal(self, x):
         return 0
 
-    def has_tangents(self):
-        return False
-
     def address(self, x):
         return x.ctypes.data
 
     def stream(self, ordinal):
         return 0
 
-    def is_plain(self, ordinal):
-        return True
+    def device(self):
+        return 0
 
     def signature(self, x):
         return x.shape, x.strides, x.ctypes.data & 15, x.dtype.char

@@ -12,9 +12,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from stub_gpu import HostBoard, MultiplyingBoard, stub_gpu  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
-from tilewright.arrays import view  # noqa: E402
+from tilewright.arrays import eager, view  # noqa: E402
+from tilewright.errors import WrongResult  # noqa: E402
 from tilewright.run import libraries  # noqa: E402
 from tilewright.torch import attention_gradient as gradient_module  # noqa: E402
 from tilewright.torch import attention_warm  # noqa: E402
@@ -30,14 +34,14 @@ class HostTensors(libraries.TorchArrays):
     def __init__(self) -> None:
         self.types = (torch.Tensor, torch.nn.Parameter)
         self.address = torch.Tensor.data_ptr
-        self._byte, self._grad = torch.uint8, torch.is_grad_enabled
+        self._byte, self.is_graded = torch.uint8, torch.is_grad_enabled
         self._bump = torch.autograd.graph.increment_version
 
     def stream(self, ordinal):
         return 0
 
-    def is_plain(self, ordinal):
-        return True
+    def device(self):
+        return 0
 
     def new(self, shape, strides, dtype):
         return torch.empty_strided(shape, strides, dtype=dtype)
@@ -120,8 +124,6 @@ def test_rows_that_cannot_be_viewed_as_one_matrix_are_copied_each_time(board, ru
 
 
 def test_a_dispatch_mode_sees_the_products_of_a_remembered_gradient(board):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     seen = []
 
     class Watch(TorchDispatchMode):
@@ -136,6 +138,18 @@ def test_a_dispatch_mode_sees_the_products_of_a_remembered_gradient(board):
         found = torch.autograd.grad(result, (x, weight), grad)
     assert sum("tilewright" in name for name in seen) == 2
     torch.testing.assert_close(found, torch.autograd.grad(torch.nn.functional.linear(x, weight), (x, weight), grad))
+
+
+def test_a_remembered_gradient_that_is_to_be_differentiated_again_has_a_graph(board):
+    x, weight, grad = values(32, 48), values(40, 48), torch.randn(32, 40, requires_grad=True)
+    for _ in range(3):
+        step(x, weight, grad.detach(), (x, weight))
+    result = layer_module.at_once(x, weight, None, None, OPTIONS)
+    found = torch.autograd.grad(result, (x, weight), grad, create_graph=True)
+    assert all(one.requires_grad for one in found)
+    of_grad, of_weight = torch.autograd.grad(found[0], (grad, weight), torch.ones_like(x))
+    torch.testing.assert_close(of_grad, torch.ones_like(x) @ weight.t(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(of_weight, grad.t() @ torch.ones_like(x), rtol=1e-4, atol=1e-4)
 
 
 def test_under_autocast_a_layer_takes_the_same_way(board, runs, monkeypatch):
@@ -161,10 +175,12 @@ class Recording(HostBoard):
     def __init__(self) -> None:
         super().__init__()
         self.made: list[tuple[str, bytes]] = []
+        self.functions: list[int] = []
 
     def cuLaunchKernel(self, function, *arguments):
         _, place, _, size, _ = (ctypes.c_void_p * 5).from_address(arguments[-1])
         nbytes = ctypes.c_size_t.from_address(size).value
+        self.functions.append(function)
         self.made.append((self.names[function], ctypes.string_at(place, nbytes)))
         return super().cuLaunchKernel(function)
 
@@ -194,6 +210,171 @@ def test_tensors_that_lie_otherwise_are_told_from_those_that_lie_so(quick, monke
         assert not libraries.lying_as(y, other)(y, x)
     assert not libraries.lying_as(negated)(torch.empty_strided(negated.shape, negated.stride()))
     assert libraries.lying_as(x, x)(x, x)
+
+
+class Passed(TorchDispatchMode):
+    """Sees every operation, and lets it pass."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_guards_say_no_where_torch_is_in_another_state():
+    x, y = torch.randn(4, 6), torch.randn(6)
+    told = libraries.guard(x, y)
+    assert told is not None
+    assert told(x, y)
+    assert libraries.guard(x, x) is None
+    for state in (torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), Passed()):
+        with state:
+            assert not told(x, y)
+    seen = []
+    torch.func.grad(lambda z: seen.append(told(x, y)) or z.sum())(y)
+    torch.func.vmap(lambda z: seen.append(told(x, y)) or z)(x)
+    torch.jit.trace(lambda z: seen.append(told(x, y)) or z + 1, (y,), check_trace=False)
+    assert seen == [False] * 3
+    assert told(x, y)
+
+
+def test_what_guards_do_not_see_is_asked_for():
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    assert eager.is_out_of_the_way()
+    for state in (torch.autocast("cpu"), forward_ad.dual_level(), Passed(), FakeTensorMode()):
+        with state:
+            assert not eager.is_out_of_the_way()
+    seen = []
+    make_fx(lambda z: seen.append(eager.is_out_of_the_way()) or z + 1)(torch.ones(3))
+    assert seen == [False]
+
+
+def no_keys(monkeypatch):
+    def fail(*_):
+        raise AssertionError("a key was made for a call like those of late")
+
+    for name in ("pair", "signature", "rows"):
+        monkeypatch.setattr(HostTensors, name, fail)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_is_known_by_how_its_tensors_lay_lately(board, runs, bias, wanted, monkeypatch):
+    layer = tt.Linear(48, 40, bias=bias)
+    step = torch.enable_grad if wanted else torch.no_grad
+
+    def check(x):
+        with step():
+            result = layer(x)
+        right = torch.nn.functional.linear(x, layer.weight, layer.bias)
+        bare = torch.nn.functional.linear(x, layer.weight)  # the stub adds no bias
+        torch.testing.assert_close(result, bare, rtol=1e-4, atol=1e-4)
+        if wanted:
+            grad = torch.randn(result.shape)
+            found = torch.autograd.grad(result, (x, *layer.parameters()), grad)
+            torch.testing.assert_close(found, torch.autograd.grad(right, (x, *layer.parameters()), grad))
+
+    monkeypatch.setattr(sys.modules[tt.linear.__module__], "runs_here", lambda x: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    for _ in range(3):
+        check(values(32, 48))
+    made = len(runs)
+    with monkeypatch.context() as patched:
+        no_keys(patched)
+        check(values(32, 48))
+    with torch.no_grad():
+        layer.weight.add_(1)
+    check(values(32, 48))
+    layer.weight = torch.nn.Parameter(torch.randn(40, 48))  # whose address may be that of the one before
+    check(values(32, 48))
+    assert len(runs) == made
+    check(values(32, 96)[:, :48])
+    check(values(16, 48))
+
+
+def test_torch_fx_sees_a_layer_that_was_called_of_late(board):
+    layer = tt.Linear(48, 40)
+    for _ in range(4):
+        with torch.no_grad():
+            layer_module.at_once(values(32, 48), layer.weight, layer.bias, None, OPTIONS)
+    nodes = torch.fx.symbolic_trace(torch.nn.Sequential(layer)).graph.nodes
+    assert [node.name for node in nodes if node.op == "call_function"] == ["linear"]
+
+
+def product(*given, **options):
+    found = tw.matmul(*given, **options)
+    a, b = given
+    torch.testing.assert_close(found, a @ b, rtol=1e-4, atol=1e-4)  # the stub knows no epilogue
+    return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_product_is_known_by_how_its_tensors_lay_lately(board, fused, given, monkeypatch):
+    def options():
+        more = {"bias": torch.randn(24), "activation": "silu"} if fused else {}
+        return more | ({"out": torch.empty(32, 24)} if given else {})
+
+    b = torch.randn(48, 24)
+    for _ in range(3):
+        product(torch.randn(32, 48), b, **options())
+    with monkeypatch.context() as patched:
+        no_keys(patched)
+        for _ in range(2):
+            product(torch.randn(32, 48), b, **options())
+        for other in (torch.randn(16, 48), torch.randn(48, 32).t(), torch.randn(32, 49).flatten()[1:1537].view(32, 48)):
+            with pytest.raises(AssertionError, match="a key was made"):
+                tw.matmul(other, b, **options())
+    assert board.launches == 5
+    for other in (torch.randn(16, 48), torch.randn(48, 32).t(), torch.randn(32, 49).flatten()[1:1537].view(32, 48)):
+        for _ in range(3):
+            more = options()
+            if given:
+                more["out"] = torch.empty(len(other), 24)
+            product(other, b, **more)
+
+
+def test_a_product_of_late_is_not_taken_for_one_with_other_numbers_or_c(board):
+    a, b = torch.randn(32, 48), torch.randn(48, 24)
+    for _ in range(4):
+        tw.matmul(a, b)
+    plain = a @ b
+    for options, right in (({"alpha": 2.0}, 2 * plain), ({"c": plain, "beta": -2.0}, -plain), ({}, plain)):
+        for _ in range(4):
+            torch.testing.assert_close(tw.matmul(a, b, **options), right, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_of_late_is_not_taken_for_one_with_other_options(recorded):
+    a, b, row, column = torch.randn(32, 48), torch.randn(48, 32), torch.randn(32), torch.randn(32, 1)
+    seen = {}
+    asked = (
+        {}, {"bias": row}, {"bias": column}, {"activation": "relu"}, {"activation": "silu"}, {"row_scale": column},
+        {"col_scale": row}, {"bias": row, "activation": "relu"}, {"residual": torch.randn(32, 32)},
+        {"precision": "tf32"},
+    )  # fmt: skip
+    modules = []
+    for number, options in enumerate(asked):
+        for _ in range(4):
+            tw.matmul(a, b, **options)
+            seen.setdefault(number, set()).add(recorded.functions[-1])
+        modules += seen[number]
+    assert [len(one) for one in seen.values()] == [1] * len(asked), "a call of late launched another kernel"
+    assert len(set(modules)) == len(asked), "two kinds of calls shared a kernel"
+
+
+def test_a_product_of_late_that_is_to_be_verified_is(board):
+    a, b = torch.randn(32, 48), torch.randn(48, 24)
+    for _ in range(4):
+        tw.matmul(a, b)
+    tw.matmul(a, b, verify=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys.modules["tilewright.gemm.matmul"], "run", None)  # it is remembered with its check
+        tw.matmul(a, b, verify=True)
+    board.wrong = 1.0
+    for _ in range(3):
+        tw.matmul(a, b)
+        with pytest.raises(WrongResult):
+            tw.matmul(a, b, verify=True)
 
 
 def no_reading(monkeypatch):
@@ -264,7 +445,7 @@ def test_a_scale_or_a_flag_that_differs_is_not_taken_for_another(recorded):
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["torch's guards", "without them"])
-def test_a_call_is_known_by_how_its_tensors_lay_lately(recorded, quick, monkeypatch):
+def test_attention_is_known_by_how_its_tensors_lay_lately(recorded, quick, monkeypatch):
     if not quick:
         monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
     asked = False, 0.7 + quick, False
@@ -284,9 +465,7 @@ def test_a_call_is_known_by_how_its_tensors_lay_lately(recorded, quick, monkeypa
     assert known is not None
     assert [find(*given) for _ in range(3)] == [known] * 3
     assert find(*(fresh() for _ in range(3))) is known
-    with monkeypatch.context() as patched:
-        patched.setattr(libraries.known[torch.Tensor], "pair", None)  # asked no more
-        assert find(*given) is known
+    assert attention_warm.lately.find(asked, *given) is (known if quick else None)
     q, k, v = given
     turned = k.detach().transpose(1, 2).contiguous().transpose(1, 2)
     others = [
@@ -346,6 +525,17 @@ def test_batches_of_gradients_of_repeated_attention_are_each_computed(recorded):
     found = torch.autograd.grad(out, given, torch.randn(3, 1, 4, 128, 64).bfloat16(), is_grads_batched=True)
     assert [x.shape for x in found] == [(3, 1, 4, 128, 64)] * 3
     assert [name for name, _ in recorded.made] == 3 * alone
+
+
+def test_a_remembered_gradient_of_attention_that_is_to_be_differentiated_again_has_a_graph(recorded):
+    given = [torch.randn(1, 4, 128, 64).bfloat16().requires_grad_() for _ in range(3)]
+    grad = torch.randn(1, 4, 128, 64).bfloat16()
+    for _ in range(3):
+        attention_step(given, grad)
+    out, recorded.made = tt.scaled_dot_product_attention(*given), []
+    found = torch.autograd.grad(out, given, grad, create_graph=True)
+    assert not recorded.made
+    assert all(one.requires_grad for one in found)
 
 
 def test_a_frozen_operand_of_repeated_attention_gets_no_gradient(recorded):

@@ -6,18 +6,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..jit.launch import current_executor
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
+_is_traced = torch._C._is_tracing
+_is_followed = torch.compiler.is_dynamo_compiling
+_is_graded = torch.is_grad_enabled
+_autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _has_storage = torch._C._has_storage
 
 
 def is_watched() -> bool:
     """Return whether torch compiles or traces, or a dispatch mode is active (fake tensors, make_fx, counters)."""
-    return bool(torch.compiler.is_compiling() or _dispatch_modes() or _tracing() is not None)
+    return bool(torch.compiler.is_compiling() or _dispatch_modes() or _is_traced())
+
+
+def is_out_of_the_way() -> bool:
+    """Return whether a call may be one like those of late (run/lately.py): what guards do not see is not there.
+
+    That is torch.compile, dispatch modes of torch's own, dual numbers, and autocast, for calls that would be cast.
+    """
+    return not (_is_followed() or _dispatch_modes() or _autocasts() or forward_ad._current_level >= 0)
+
+
+def is_backward_seen() -> bool:
+    """Return whether a backward pass is to be differentiated again, or is watched."""
+    return bool(_is_graded() or _is_followed() or _dispatch_modes() or _is_traced())
 
 
 def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
@@ -60,6 +77,13 @@ def past_transforms(function: type[torch.autograd.Function]) -> Callable[..., An
     """
     found = getattr(super(torch.autograd.Function, function), "apply", None)
     return found if found is not None else function.apply
+
+
+def call_backward_itself(function: type[torch.autograd.Function]) -> None:
+    """Let the engine call `function.backward`, not a method of torch's that looks for it in two steps each time."""
+    made = getattr(function, "_backward_cls", None)
+    if callable(getattr(made, "apply", None)):
+        made.apply = function.backward  # type: ignore[union-attr]
 
 
 def is_batched(x: torch.Tensor) -> bool:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..run import libraries
 from ..run.runner import Ran
-from ..run.warm import MISS, WarmCall, WarmCalls
+from ..run.warm import MISS, WarmCalls
 from .config import AttentionConfig
 from .hopper import HopperConfig
 from .split import SplitConfig
@@ -20,13 +19,6 @@ calls = WarmCalls()
 """Their inputs: q, k, v, bias, both starts, seqused and block_table."""
 backward_calls = WarmCalls()
 """Their inputs: q, k, v, bias, both starts, and the gradient, the result, the LSE and its gradient."""
-
-
-def repeat(call: WarmCall, q: Any, k: Any, v: Any) -> Any:
-    """The result, with the LSE where the call gives it, of operands that lie as the call's did and are all it reads;
-    MISS where this thread cannot launch it at once."""
-    library = libraries.known[type(q)]
-    return _unpacked(call.run(library, (library.address(q), library.address(k), library.address(v))))
 
 
 def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], out: Any) -> Any:

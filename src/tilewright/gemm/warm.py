@@ -20,6 +20,7 @@ from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.glance import Glance, glance
+from ..run.lately import Lately
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
 from .freivalds import seed
@@ -63,6 +64,7 @@ class WarmProduct:
 
 
 calls: Calls[WarmProduct] = Calls()
+_lately: Lately[WarmProduct] = Lately()
 
 
 def key_of(
@@ -126,20 +128,25 @@ def warm_matmul(
     kinds = library.types
     if type(b) not in kinds or type(alpha) in kinds or type(beta) in kinds:
         return MISS
+    address, call = library.address, None
+    torchs: libraries.TorchArrays | None = None  # where the call may be told by guards
     try:
         if c is beta is None and type(alpha) is float and abs(alpha) < MOST_ALPHA:
             uses_c, scale = False, 0.0
+            quick = not verify and (asked is None or asked.function is None)  # a check may come to what is remembered
+            if quick and isinstance(library, libraries.TorchArrays):
+                torchs = library
+                tensors, hint = _hinted(a, b, out, options, asked)
+                call = _lately.find(hint, *tensors)
         else:
             scale = (c is not None) if beta is None else beta
             uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
-        form, numbers = (None, ()) if asked is None else form_of(asked)
-        if not (c is out is None):
-            key = key_of(library, a, b, c, uses_c, out, options, asked, form)
-        elif asked is None:  # the commonest calls, without the time of key_of
-            key = library.pair(a, b), options, uses_c, False, False
-        else:
-            key = library.pair(a, b), options, uses_c, False, False, form, fused_signatures(library, asked)
-        call = calls.get(key)
+        numbers: tuple[float, ...] = ()
+        if call is None:
+            form, numbers = (None, ()) if asked is None else form_of(asked)
+            call = calls.get(key_of(library, a, b, c, uses_c, out, options, asked, form))
+            if torchs is not None:
+                _lately.note(torchs, hint, call, *tensors)
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None or (verify and call.check is None):
@@ -148,7 +155,6 @@ def warm_matmul(
     ordinal = launches.ordinal
     if not library.is_plain(ordinal):
         return MISS  # another GPU's context is current, say: the full path changes it for the launch
-    address = library.address
     stream = library.stream(ordinal)
     if verify and device_calls.is_capturing(stream, ordinal):
         return MISS
@@ -175,6 +181,15 @@ def warm_matmul(
     if verify and call.check is not None:
         _check(call.check, library, (a_at, b_at, c_at, out_at), (alpha, scale, seed()), stream)
     return result
+
+
+def _hinted(
+    a: Any, b: Any, out: Any, options: tuple[Any, ...], asked: Request | None
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The tensors of a call, and a hint that it shares with others like it: the weight is often the same one."""
+    tensors = (a, b) if asked is None else (a, b, *asked.operands.values())
+    form = None if asked is None else (asked.activation, *asked.operands)
+    return tensors if out is None else (*tensors, out), (id(b), options, form, out is None)
 
 
 def _check(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..jit.launch import current_executor
 from ..run import libraries
+from ..run.lately import Lately
 from ..run.warm import MISS, Calls
 from . import warm
 from .fusion import request
@@ -36,6 +37,8 @@ class WarmLayer:
 
     call: Any
     """What the caller keeps with it."""
+    wanted: bool = False
+    """Whether a gradient is."""
     product: WarmProduct | None = None
     """None until its product was remembered."""
     gradients: tuple[WarmGradients, ...] = ()
@@ -44,12 +47,21 @@ class WarmLayer:
 
 MOST_WAYS = 4
 layer_calls: Calls[WarmLayer] = Calls()
+layers_lately: Lately[WarmLayer] = Lately()
 
 
 def _key(
     library: libraries.Library, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
 ) -> Any:
     return library.pair(x, weight), bias is not None and library.signature(bias), activation, options
+
+
+def find_layer_lately(
+    x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+) -> WarmLayer | None:  # fmt: skip
+    """Do as find_layer, of layers like those of late."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return layers_lately.find((id(weight), bias is None, activation, options), *tensors)
 
 
 def find_layer(
@@ -60,14 +72,17 @@ def find_layer(
     Whether a gradient is wanted is in the tensors' signatures.
     """
     library = libraries.known.get(type(x))
-    if library is None or type(weight) not in library.types:
+    if not isinstance(library, libraries.TorchArrays) or type(weight) not in library.types:
         return None
     if bias is not None and type(bias) not in library.types:
         return None
     try:
-        return layer_calls.get(_key(library, x, weight, bias, activation, options))
+        found = layer_calls.get(_key(library, x, weight, bias, activation, options))
     except RuntimeError:  # no memory of its own
         return None
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    layers_lately.note(library, (id(weight), bias is None, activation, options), found, *tensors)
+    return found
 
 
 def repeat_layer(call: Any, x: Any, weight: Any, named: dict[str, Any], numbers: tuple[float, ...] = ()) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from ctypes import addressof
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -181,13 +182,10 @@ class Prepared:
         """The parameters of the next launch. Whoever writes them holds `lock` until it has started."""
         self.words, self.floats = self.bytes.cast("Q"), self.bytes.cast("f")
         # CU_LAUNCH_PARAM_BUFFER_POINTER = 1, _SIZE = 2, _END = 0: the whole packed buffer, whatever it declares
-        address = ctypes.addressof
-        self._extra = (ctypes.c_void_p * 5)(1, address(self._params), 2, address(self._size), 0)
-        self._extra_address = address(self._extra)
-        self._is_capturing = device.driver().cuStreamIsCapturing
-        self._launch, self._launch_with = device.driver().cuLaunchKernel, device.driver().cuLaunchKernelEx
-        self._config = _overlapping(launch, grid, shared) if launch.overlaps and gpu.arch.can_overlap_grids else None
-        self._stream = -1
+        self._extra = (ctypes.c_void_p * 5)(1, addressof(self._params), 2, addressof(self._size), 0)
+        overlaps = launch.overlaps and gpu.arch.can_overlap_grids
+        self.start = self._starter(_overlapping(launch, grid, shared) if overlaps else None)
+        """Do as `launch` on a stream, with the parameters that are there. The caller holds `lock`."""
         self.placed: dict[int, tuple[TensorMap, int]] = {}
         """The tensor map at each byte of the parameters, and its address. A loop over the same memory writes one."""
         self.lock = threading.Lock()
@@ -210,28 +208,36 @@ class Prepared:
         self.bytes[at : at + MAP_BYTES] = encoded(description, address, self.ordinal)
         self.placed[at] = description, address
 
-    def start(self, stream: int) -> None:
-        """Do as `launch`, with the parameters that are there. The caller holds `lock`."""
-        if stream and not self.module.in_a_graph:  # the default stream, 0, is never captured
-            self._note_capture(stream)
-        if self._config is None:
-            (status,) = self._launch(self.function, *self.shape, stream, 0, self._extra_address)
-        else:
-            if stream != self._stream:
-                self._config.hStream = self._stream = stream
-            (status,) = self._launch_with(self._config, self.function, 0, self._extra_address)
-        if status:
-            self._explain(status)
+    def _starter(self, config: Any) -> Callable[[int], None]:
+        """`start`, with what it reads at hand (run.warm says why). It holds no reference to self, which holds it.
 
-    def _note_capture(self, stream: int) -> None:
-        """Keep the module loaded for good where the launch goes into a graph. Asking costs 0.8 us."""
-        if stream not in private_captures and any(self._is_capturing(stream)):
-            self.module.in_a_graph = True
+        `config`: as `_overlapping`; None: the launch does not overlap.
+        """
+        api, module, function, shape = device.driver(), self.module, self.function, self.shape
+        extra, said = addressof(self._extra), (self.kernel.source.name, shape, self.ordinal)
+        launch, launch_with, is_capturing = api.cuLaunchKernel, api.cuLaunchKernelEx, api.cuStreamIsCapturing
+        current = -1
 
-    def _explain(self, status: Any) -> None:
-        grid, block, shared = self.shape[:3], self.shape[3:6], self.shape[6]
-        device.check(
-            (status,),
-            f"launching {self.kernel.source.name} (grid {grid}, block {block}, {shared} B of shared memory) "
-            f"on GPU {self.ordinal}",
-        )
+        def start(stream: int) -> None:
+            nonlocal current
+            # The default stream, 0, is never captured. Asking costs 0.8 us.
+            if stream and not module.in_a_graph and stream not in private_captures and any(is_capturing(stream)):
+                module.in_a_graph = True  # kept loaded for good
+            if config is None:
+                (status,) = launch(function, *shape, stream, 0, extra)
+            else:
+                if stream != current:
+                    config.hStream = current = stream
+                (status,) = launch_with(config, function, 0, extra)
+            if status:
+                _explain(status, *said)
+
+        return start
+
+
+def _explain(status: Any, name: str, shape: tuple[int, ...], ordinal: int) -> None:
+    """Raises DeviceError for a launch that the driver refused."""
+    grid, block, shared = shape[:3], shape[3:6], shape[6]
+    device.check(
+        (status,), f"launching {name} (grid {grid}, block {block}, {shared} B of shared memory) on GPU {ordinal}"
+    )

@@ -10,12 +10,30 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 Signature = tuple[Any, ...]
 
 
-class TorchArrays:
+class Arrays:
+    """What both have."""
+
+    device: Callable[[], int]
+    """Returns the current GPU."""
+    duals: Any = SimpleNamespace(_current_level=-1)
+    """torch.autograd.forward_ad; below 0 no array has a tangent."""
+
+    def is_plain(self, ordinal: int) -> bool:
+        """Return whether results can be made on the GPU as it is current, and no operand has a tangent."""
+        return self.device() == ordinal and not self.has_tangents()
+
+    def has_tangents(self) -> bool:
+        """Return whether an operand may have a tangent, which would be lost."""
+        return bool(self.duals._current_level >= 0)
+
+
+class TorchArrays(Arrays):
     """torch.Tensor and torch.nn.Parameter on a GPU. Raises AttributeError where torch lacks a name."""
 
     kind = "torch"
@@ -27,21 +45,17 @@ class TorchArrays:
         self.new = allocator(torch)
         self._bump: Callable[[Any], None] = torch.autograd.graph.increment_version
         self._byte = torch.uint8
-        self._device: Callable[[], int] = torch._C._cuda_getDevice
-        self._duals = torch.autograd.forward_ad
-        self._duals._current_level  # noqa: B018
-        self._grad = torch.is_grad_enabled
-
-    def is_plain(self, ordinal: int) -> bool:
-        """Return whether results can be made on the GPU as it is current, and no operand has a tangent."""
-        return self._device() == ordinal and self._duals._current_level < 0
+        self.device = torch._C._cuda_getDevice
+        self.duals = torch.autograd.forward_ad
+        self.duals._current_level  # noqa: B018
+        self.is_graded: Callable[[], bool] = torch.is_grad_enabled
 
     def pair(self, a: Any, b: Any) -> Signature:
         """Return what decides how two arrays are read, in one flat tuple: half the time of two signatures."""
         return (
             a.shape, a.stride(), a.data_ptr() & 15, a.dtype, a.get_device(), a.is_neg(),
             b.shape, b.stride(), b.data_ptr() & 15, b.dtype, b.get_device(), b.is_neg(),
-            (a.requires_grad or b.requires_grad) and self._grad(),
+            (a.requires_grad or b.requires_grad) and self.is_graded(),
         )  # fmt: skip
 
     def rows(self, a: Any, b: Any) -> tuple[tuple[int, ...], Signature] | None:
@@ -52,12 +66,12 @@ class TorchArrays:
         return a.shape[:-1], (
             a.dim(), a.shape[-1], a.stride()[-2:], a.data_ptr() & 15, a.dtype, a.get_device(), a.is_neg(),
             b.shape, b.stride(), b.data_ptr() & 15, b.dtype, b.get_device(), b.is_neg(),
-            (a.requires_grad or b.requires_grad) and self._grad(),
+            (a.requires_grad or b.requires_grad) and self.is_graded(),
         )  # fmt: skip
 
     def signature(self, x: Any) -> Signature:
         return (
-            x.shape, x.stride(), x.data_ptr() & 15, x.dtype, x.get_device(), x.requires_grad and self._grad(),
+            x.shape, x.stride(), x.data_ptr() & 15, x.dtype, x.get_device(), x.requires_grad and self.is_graded(),
             x.is_neg(),
         )  # fmt: skip
 
@@ -68,10 +82,6 @@ class TorchArrays:
     def ordinal(self, x: Any) -> int:
         """Return the GPU of an array; a negative number for the host."""
         return int(x.get_device())
-
-    def has_tangents(self) -> bool:
-        """Return whether an operand may have a tangent, which would be lost."""
-        return bool(self._duals._current_level >= 0)
 
     def mark_written(self, x: Any) -> None:
         """See arrays.written.mark_written."""
@@ -84,7 +94,7 @@ class TorchArrays:
         return held, held.data_ptr()
 
 
-class CupyArrays:
+class CupyArrays(Arrays):
     """cupy.ndarray."""
 
     kind = "cupy"
@@ -92,7 +102,7 @@ class CupyArrays:
     def __init__(self, cupy: Any) -> None:
         self.types: tuple[type, ...] = (cupy.ndarray,)
         self._array, self._alloc = cupy.ndarray, cupy.cuda.alloc
-        self._device = cupy.cuda.runtime.getDevice
+        self.device = cupy.cuda.runtime.getDevice
         self._stream = cupy.cuda.get_current_stream
 
     def address(self, x: Any) -> int:
@@ -100,9 +110,6 @@ class CupyArrays:
 
     def stream(self, ordinal: int) -> int:
         return int(self._stream(ordinal).ptr)
-
-    def is_plain(self, ordinal: int) -> bool:
-        return bool(self._device() == ordinal)
 
     def pair(self, a: Any, b: Any) -> Signature:
         return (
@@ -129,9 +136,6 @@ class CupyArrays:
 
     def ordinal(self, x: Any) -> int:
         return int(x.data.device_id)
-
-    def has_tangents(self) -> bool:
-        return False
 
     def mark_written(self, x: Any) -> None:
         """CuPy keeps no versions."""
@@ -173,22 +177,27 @@ def allocator(torch: Any) -> Any:
     return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))
 
 
-def lying_as(*tensors: Any) -> Callable[..., bool]:
-    """Return what tells of as many tensors of torch's whether each has the type, dtype, shape, strides, device and lazy
-    negation of its like here, and requires a gradient as that does.
+def guard(*tensors: Any) -> Callable[..., bool] | None:
+    """Return torch's own test, by which its compiled code asks whether it may run, of whether each of as many tensors
+    has the type, dtype, shape, strides, device and lazy negation of its like here, and requires a gradient as that
+    does, while autocast, inference mode, transforms of torch.func and dispatch modes of a user's are what they are now.
 
-    Where torch has it, that is what its compiled code asks before it runs: a third of the time that reading takes. It
-    says no of one tensor that is there twice.
+    None where torch has none, and of one tensor that is there twice, of which it says no.
     """
     guards: Any = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
     with suppress(AttributeError, TypeError, RuntimeError, SystemError):
         sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
-        guard = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        if guard.check(*tensors):
-            quick: Callable[..., bool] = guard.check
-            return quick
+        found = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        if found.check(*tensors):
+            check: Callable[..., bool] = found.check
+            return check
+    return None
+
+
+def lying_as(*tensors: Any) -> Callable[..., bool]:
+    """Return what tells of as many tensors of torch's whether they lie as these: a guard where there is one."""
     laid = list(map(_lies, tensors))
-    return lambda *given: list(map(_lies, given)) == laid
+    return guard(*tensors) or (lambda *given: list(map(_lies, given)) == laid)
 
 
 def _lies(x: Any) -> tuple[Any, ...]:

@@ -7,8 +7,8 @@ parameters, and the launches. What does not fit takes the full path, which gives
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ..arrays.extents import byte_extent
@@ -49,37 +49,47 @@ class Remembered:
     ordinal: int
     steps: tuple[Step, ...]
     workspace_bytes: int
+    start: Callable[[Sequence[int], Sequence[float], int], bool] = field(init=False, repr=False, compare=False)
+    """start(bases, scalars, stream) launches all steps. False where this thread has no context yet and nothing was
+    launched: it has one now. Raises DeviceError for a launch that fails after another was made."""
 
-    def start(self, bases: Sequence[int], scalars: Sequence[float], stream: int) -> bool:
-        """Launch all steps. False where this thread has no context yet and nothing was launched: it has one now.
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", _starter(self.ordinal, self.steps))
 
-        Raises DeviceError for a launch that fails after another was made.
-        """
-        step = None
+
+def _starter(ordinal: int, steps: tuple[Step, ...]) -> Callable[[Sequence[int], Sequence[float], int], bool]:
+    """Remembered.start as a function that has what it reads at hand.
+
+    Who calls has often waited for the GPU or for another thread, and then the core's caches are cold. Each object that
+    is looked into costs more than what is done with it: with methods and attributes instead, a step of attention took
+    the host a tenth longer.
+    """
+    laid = [(one.prepared.lock, one.prepared.words, one.prepared.start, *one[1:], one) for one in steps]
+
+    def start(bases: Sequence[int], scalars: Sequence[float], stream: int) -> bool:
+        one = None
         try:
-            for step in self.steps:
-                prepared, addresses, places, maps = step
-                with prepared.lock:  # what else is in its parameters is the same at every call
-                    words = prepared.words
+            for lock, words, begin, addresses, places, maps, one in laid:
+                with lock:  # what else is in its parameters is the same at every call
                     for word, base, offset in addresses:
                         words[word] = bases[base] + offset
-                    if places:
-                        floats = prepared.floats
-                        for place, scalar in places:
-                            floats[place] = scalars[scalar]
+                    for place, scalar in places:
+                        one.prepared.floats[place] = scalars[scalar]
                     for at, description, base, offset in maps:
                         placed = description, bases[base] + offset
-                        if prepared.placed.get(at) != placed:
-                            prepared.put_map(at, *placed)
-                    prepared.start(stream)
+                        if one.prepared.placed.get(at) != placed:
+                            one.prepared.put_map(at, *placed)
+                    begin(stream)
         except DeviceError:
-            if step is not self.steps[0]:
+            if one is not steps[0]:
                 raise
             from ..jit.device_calls import enter_context
 
-            enter_context(self.ordinal)
+            enter_context(ordinal)
             return False
         return True
+
+    return start
 
 
 def remembered(ready: Ready, ordinal: int, bases: Sequence[str], scalars: Sequence[str] = ()) -> Remembered:
@@ -154,41 +164,51 @@ class WarmCall:
     """The part of a call that is the same for every one with its key. Its launches' bases are the inputs, the
     workspace, the results."""
 
+    library: libraries.Library
     launches: Remembered
     results: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
     """Shape, strides in elements and dtype of each new result."""
     extents: tuple[tuple[int, int], ...]
     """Bytes from the address of each input, and of the first result, to its lowest byte and to its end."""
+    run: Callable[..., Any] = field(init=False, repr=False, compare=False)
+    """run(inputs, scalars=(), out=None), of addresses: the results, of which `out` is the first where it is given; MISS
+    where this thread cannot launch at once, or `out` may overlap an input."""
 
-    def run(
-        self, library: libraries.Library, inputs: Sequence[int], scalars: Sequence[float] = (), out: Any = None
-    ) -> Any:
-        """The results, of which `out` is the first where it is given; MISS where this thread cannot launch at once, or
-        `out` may overlap an input. `inputs`: addresses."""
-        launches = self.launches
-        if current_executor() is not None or not library.is_plain(launches.ordinal):
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run", _runner(self))
+
+
+def _is_apart(extents: tuple[tuple[int, int], ...], out: int, inputs: Sequence[int]) -> bool:
+    *own, (low, end) = extents
+    return all(
+        out + end <= address + first or address + last <= out + low
+        for address, (first, last) in zip(inputs, own, strict=True)
+    )
+
+
+def _runner(call: WarmCall) -> Callable[..., Any]:
+    """WarmCall.run, as `_starter`."""
+    library, made, ordinal, start = call.library, call.results, call.launches.ordinal, call.launches.start
+    nbytes, extents = call.launches.workspace_bytes, call.extents
+    new, address, stream, device, duals = library.new, library.address, library.stream, library.device, library.duals
+
+    def run(inputs: Sequence[int], scalars: Sequence[float] = (), out: Any = None) -> Any:
+        if current_executor() is not None or device() != ordinal or duals._current_level >= 0:  # as library.is_plain
             return MISS  # another GPU's context is current, say: the full path changes it for the launch
         if out is None:
-            results = [library.new(*one) for one in self.results]
+            results = [new(*one) for one in made]
         else:
-            if not self._is_apart(library.address(out), inputs):
+            if not _is_apart(extents, address(out), inputs):
                 return MISS  # the full path settles whether views overlap
             library.mark_written(out)
-            results = [out, *[library.new(*one) for one in self.results[1:]]]
-        held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
-        if not launches.start(
-            (*inputs, work, *map(library.address, results)), scalars, library.stream(launches.ordinal)
-        ):
+            results = [out, *[new(*one) for one in made[1:]]]
+        held, work = library.scratch(nbytes) if nbytes else (None, 0)
+        if not start((*inputs, work, *map(address, results)), scalars, stream(ordinal)):
             return MISS
         del held  # given back now: the library's pool keeps it apart until the stream has passed
         return results
 
-    def _is_apart(self, out: int, inputs: Sequence[int]) -> bool:
-        *extents, (low, end) = self.extents
-        return all(
-            out + end <= address + first or address + last <= out + low
-            for address, (first, last) in zip(inputs, extents, strict=True)
-        )
+    return run
 
 
 class WarmCalls(Calls[WarmCall]):
@@ -215,7 +235,7 @@ class WarmCalls(Calls[WarmCall]):
             call = self.get(key)
         except (AttributeError, RuntimeError, TypeError):
             return MISS
-        return MISS if call is None else call.run(library, inputs, scalars, out)
+        return MISS if call is None else call.run(inputs, scalars, out)
 
     def remember(
         self, call: Call, results: Sequence[Any], ran: Ran, given: Sequence[Any], options: tuple[Any, ...],
@@ -238,7 +258,7 @@ class WarmCalls(Calls[WarmCall]):
         launches = remembered(ran.ready, ran.ordinal, bases, tuple(call.scalars))
         made = ((tuple(x.shape), library.strides(x), x.dtype) for x in results)
         extents = [_extent(view) for _, view in inputs] + [_extent(outputs[0].view)]
-        self.put(key, WarmCall(launches, tuple(made), tuple(extents)))
+        self.put(key, WarmCall(library, launches, tuple(made), tuple(extents)))
 
 
 def _key(library: libraries.Library, given: Sequence[Any], options: tuple[Any, ...], out: Any) -> tuple[Any, list[int]]:

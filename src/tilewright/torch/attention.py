@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..arrays.eager import as_autocast_does, is_eager, is_watched, runs_here, wants_gradients
+from ..arrays.eager import as_autocast_does, is_eager, is_out_of_the_way, is_watched, runs_here, wants_gradients
 from ..arrays.scalar import flag
 from ..attn.arguments import read_window
 from ..attn.config import D_HEADS
 from ..attn.cu_seqlens import check_length, host_starts
 from ..attn.problem import check_layout
-from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
@@ -57,8 +56,12 @@ def attention(
     refuse_transforms("tilewright.torch.attention", q, k, v, *(() if bias is None else (bias,)))
     options = _options(q, is_causal, scale, window, softcap)
     simple = bias is score is None and return_lse is False and not is_watched()
-    if simple and (found := _again(q, k, v, options)) is not MISS:
-        return found
+    known = attention_warm.find(q, k, v, options) if simple else None
+    if known is not None:
+        if known.wanted:
+            return attend_again(q, k, v, known)
+        if (found := known.call.run((q.data_ptr(), k.data_ptr(), v.data_ptr()))) is not MISS:
+            return found[0]
     return_lse = flag(return_lse, "return_lse")
     given = (q, k, v) if bias is None else (q, k, v, bias)
     if not is_eager(given):
@@ -234,20 +237,28 @@ def scaled_dot_product_attention(
     dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256) torch's own does, and a RuntimeWarning says
     so once for each reason. Gradients: see this module.
     """
-    tensors = isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
-    if not tensors or not (attn_mask is None or isinstance(attn_mask, Tensor)):
-        return _torchs(query, key, value, attn_mask)  # says what it takes
-    if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu") and runs_here(query):
-        query, key, value = map(as_autocast_does, (query, key, value))
     asked = is_causal, scale, enable_gqa
     simple = (
         attn_mask is None and dropout_p == 0.0 and type(is_causal) is type(enable_gqa) is bool
         and (scale is None or type(scale) is float)
     )  # fmt: skip
-    if simple and not is_watched() and not transforms_active():
-        found = _again(query, key, value, asked)
-        if found is not MISS:
-            return found
+    known = None
+    if simple and is_out_of_the_way():
+        known = attention_warm.lately.find(asked, query, key, value)  # none was noted in torch.func's transforms
+    if known is None:
+        tensors = isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
+        if not tensors or not (attn_mask is None or isinstance(attn_mask, Tensor)):
+            return _torchs(query, key, value, attn_mask)  # says what it takes
+        if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu") and runs_here(query):
+            query, key, value = map(as_autocast_does, (query, key, value))
+        simple = simple and not is_watched()
+        if simple and not transforms_active():
+            known = attention_warm.find(query, key, value, asked)
+    if known is not None:
+        if known.wanted:
+            return attend_again(query, key, value, known)
+        if (found := known.call.run((query.data_ptr(), key.data_ptr(), value.data_ptr()))) is not MISS:
+            return found[0]
     is_causal, enable_gqa = flag(is_causal, "is_causal"), flag(enable_gqa, "enable_gqa")
     reason = _why_torch(query, key, value, attn_mask, dropout_p)
     if reason is not None or _refused(query, key, value, attn_mask, is_causal, enable_gqa):
@@ -274,13 +285,3 @@ def scaled_dot_product_attention(
         options = _options(query, is_causal, scale, window, 0.0)
         attention_warm.remember(query, key, value, out, asked, options, wants_gradients((query, key, value)))
     return out.squeeze(0) if unbatched else out
-
-
-def _again(query: Tensor, key: Tensor, value: Tensor, asked: tuple[Any, ...]) -> Any:
-    """The result of a call like an earlier one, or MISS."""
-    known = attention_warm.find(query, key, value, asked)
-    if known is None:
-        return MISS
-    if known.wanted:
-        return attend_again(query, key, value, known)
-    return repeat(known.call, query, key, value)

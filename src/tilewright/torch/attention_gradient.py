@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..arrays.eager import is_batched, is_watched, past_transforms
+from ..arrays.eager import call_backward_itself, is_backward_seen, is_batched, past_transforms
 from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
 from ..attn.score import traced
-from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
@@ -372,7 +371,7 @@ class RepeatedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, known: Known) -> Tensor:
-        found = repeat(known.call, q, k, v)
+        found = known.call.run((q.data_ptr(), k.data_ptr(), v.data_ptr()))
         out, lse = direct(q, k, v, None, known.options, return_lse=True) if found is MISS else found
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.known = known
@@ -381,11 +380,11 @@ class RepeatedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         known, saved = ctx.known, ctx.saved_tensors
-        q, k, v, out, lse = saved
-        seen = torch.is_grad_enabled() or is_watched()  # to be differentiated again, or to be seen
+        seen = is_backward_seen()
         found: Any = MISS if seen else attention_warm.gradients(known, grad, saved)
         if found is not MISS:
             return *found, None
+        q, k, v, out, lse = saved
         if seen or is_batched(grad):
             needs = (*ctx.needs_input_grad[:3], False)
             return *_gradients(_backward, grad, None, (q, k, v, None, out, lse), needs, known.options)[:3], None
@@ -394,5 +393,6 @@ class RepeatedAttention(torch.autograd.Function):
         return *found, None
 
 
+call_backward_itself(RepeatedAttention)
 attend_again = past_transforms(RepeatedAttention)
 """attend_again(q, k, v, known): with gradients, in eager mode."""

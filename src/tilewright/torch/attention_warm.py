@@ -17,6 +17,7 @@ from ..attn import warm
 from ..attn.backward_score import differentiable
 from ..attn.score import modification_of
 from ..run import libraries
+from ..run.lately import Lately
 from ..run.warm import MISS, Calls, WarmCall
 
 _CODE = modification_of(None).code
@@ -48,53 +49,28 @@ class Known:
     """For the ways in which gradients of its result lay of late. What it holds goes with it when tables change."""
 
 
-class Way(NamedTuple):
-    """How the tensors of a known call lay of late. To ask that takes half the time of making the key of `_forward`."""
-
-    lie_so: Callable[..., bool]
-    """As of Gradients, of q, k and v; and whether they require gradients as theirs did."""
-    low: list[int]
-    graded: bool
-    """Whether gradients were recorded."""
-    known: Known
-
-
-@dataclass(eq=False)
-class Lately:
-    """Of the calls that asked for the same."""
-
-    ways: tuple[Way, ...] = ()
-    last: Known | None = None
-    """What was found without them. Found twice running it becomes one of them: that takes 15 us."""
-
-
 MOST_WAYS = 4
 _forward: Calls[Known] = Calls()
-_lately: Calls[Lately] = Calls()
-_records = torch.is_grad_enabled
-_deterministic = torch.are_deterministic_algorithms_enabled
+lately: Lately[Known] = Lately()
+deterministic: Callable[[], bool] = getattr(
+    torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
+)
 
 
 def find(q: Tensor, k: Tensor, v: Tensor, asked: tuple[Any, ...]) -> Known | None:
     """The call that was made with `asked` of tensors that lie so, if it is known. Whether a gradient is wanted is in
     the tensors' signatures."""
     library = libraries.known.get(type(q))
-    if library is None or type(k) not in library.types or type(v) not in library.types:
+    if not isinstance(library, libraries.TorchArrays):
+        return None
+    if type(k) not in library.types or type(v) not in library.types:
         return None
     try:
-        graded, low = _records(), [q.data_ptr() & 15, k.data_ptr() & 15, v.data_ptr() & 15]
-        lately = _lately.get(asked)
-        if lately is None:
-            _lately.put(asked, lately := Lately())
-        for way in lately.ways:
-            if way.low == low and way.graded is graded and way.lie_so(q, k, v):
-                return way.known
-        found = _forward.get((library.pair(q, k), library.signature(v), asked))
-        if found is not None and found is lately.last:
-            way = Way(libraries.lying_as(q, k, v), low, graded, found)
-            lately.ways = (way, *lately.ways[: MOST_WAYS - 1])
-        lately.last = found
-        return found
+        known = lately.find(asked, q, k, v)
+        if known is None:
+            known = _forward.get((library.pair(q, k), library.signature(v), asked))
+            lately.note(library, asked, known, q, k, v)
+        return known
     except (RuntimeError, TypeError):  # no memory of its own; a number that is a tensor
         return None
 
@@ -131,11 +107,11 @@ def gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...]) -> Any:
         given = [q.data_ptr(), k.data_ptr(), v.data_ptr(), grad.data_ptr(), out.data_ptr(), lse.data_ptr()]
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    deterministic, low = _deterministic(), [one & 15 for one in given]
+    fixed, low = deterministic(), [one & 15 for one in given]
     for way in known.gradients:
         # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise than what was saved
-        if way.low == low and way.deterministic == deterministic and way.lie_so(q, k, v, grad, out, lse):
-            return way.call.run(libraries.known[type(grad)], given)
+        if way.low == low and way.deterministic is fixed and way.lie_so(q, k, v, grad, out, lse):
+            return way.call.run(given)
     return MISS
 
 
@@ -151,14 +127,14 @@ def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], re
             (q, k, v, None, None, None, turned, out, lse, None),
             (
                 words["is_causal"], words["scale"], words["window"], words["softcap"], "bshd" if outside else "bhsd",
-                _deterministic(), None, None, _CODE, _SLOPE,
+                deterministic(), None, None, _CODE, _SLOPE,
             ),
         )  # fmt: skip
         if found is None:
             return
         laid = tuple((tuple(x.shape), x.stride(), x.dtype) for x in results)
         low = [one.data_ptr() & 15 for one in given]
-        way = Gradients(libraries.lying_as(*given), low, _deterministic(), replace(found, results=laid))
+        way = Gradients(libraries.lying_as(*given), low, deterministic(), replace(found, results=laid))
         known.gradients = (way, *known.gradients[: MOST_WAYS - 1])
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return

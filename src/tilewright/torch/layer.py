@@ -11,13 +11,23 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arrays.eager import is_batched, is_eager, is_watched, past_transforms, wants_gradients
+from ..arrays.eager import (
+    call_backward_itself,
+    is_backward_seen,
+    is_batched,
+    is_eager,
+    is_out_of_the_way,
+    is_watched,
+    past_transforms,
+    wants_gradients,
+)
 from ..epilogue.expression import record_standard
 from ..gemm.matmul import matmul as run
 from ..gemm.warm_layer import (
     GRAD,
     WarmLayer,
     find_layer,
+    find_layer_lately,
     product_of,
     remember_derivative,
     remember_gradients,
@@ -39,6 +49,17 @@ Options = tuple[Any, ...]
 Found = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
+def again(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None, options: Options
+) -> torch.Tensor | None:
+    """The result of a layer like those of late; None for any other, and where anything has to see, cast or record
+    more."""
+    if not is_out_of_the_way():
+        return None
+    known = find_layer_lately(x, weight, bias, activation, options)  # none was noted in torch.func's transforms
+    return None if known is None else _repeated(x, weight, bias, known)
+
+
 def at_once(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None, options: Options
 ) -> torch.Tensor | None:
@@ -47,12 +68,8 @@ def at_once(
         return None
     tensors = (x, weight) if bias is None else (x, weight, bias)
     known = find_layer(x, weight, bias, activation, options)  # none is there of what is refused below
-    if known is not None:
-        if wants_gradients(tensors):
-            return _differentiable(x, weight, bias, known)
-        result = repeat_layer(known.product, x, weight, {"bias": bias})
-        if result is not MISS:
-            return result
+    if known is not None and (result := _repeated(x, weight, bias, known)) is not None:
+        return result
     if x.dtype not in DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1) or not is_eager(tensors):
         return None
     wanted = wants_gradients(tensors)
@@ -60,6 +77,7 @@ def at_once(
         got = at_once(x, weight, bias, None, options)
         return None if got is None else activate(activation, got)
     known = new_layer(x, weight, bias, activation, options)
+    known.wanted = wanted
     if wanted:
         result = _differentiable(x, weight, bias, known)
         with torch.no_grad():  # as it was made
@@ -70,6 +88,15 @@ def at_once(
     if known.product is not None:
         remember_layer(known, x, weight, bias, activation, options)
     return result
+
+
+def _repeated(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, known: WarmLayer
+) -> torch.Tensor | None:
+    if known.wanted:
+        return _differentiable(x, weight, bias, known)
+    result = repeat_layer(known.product, x, weight, {"bias": bias})
+    return None if result is MISS else result
 
 
 def new_layer(
@@ -162,7 +189,7 @@ class TilewrightLinear(torch.autograd.Function):
         x, weight, *other = ctx.saved_tensors
         known, needs = ctx.known, ctx.needs_input_grad
         call = known.call
-        once = not torch.is_grad_enabled() and not is_watched()  # not to be differentiated again, or to be seen
+        once = not is_backward_seen()
         if call.activation == "relu":
             grad = torch.ops.aten.threshold_backward.default(grad, other[0], 0)
         elif call.activation is not None:
@@ -178,6 +205,7 @@ class TilewrightLinear(torch.autograd.Function):
         return *(_made(known, grad, x, weight) if found is MISS else found), of_bias, None
 
 
+call_backward_itself(TilewrightLinear)
 _differentiable = past_transforms(TilewrightLinear)
 
 

@@ -16,7 +16,7 @@ from ..arrays.scalar import flag
 from ..errors import InvalidOperand
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision
-from .layer import DTYPES, at_once
+from .layer import DTYPES, again, at_once
 from .matmul import matmul
 from .transforms import check_tensors, transforms_active
 
@@ -134,14 +134,10 @@ class Linear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., in_features] -> [..., out_features]."""
-        if (
-            not torch.compiler.is_compiling() and type(input) is torch.Tensor and input.is_cuda
-            and not torch.is_autocast_enabled("cuda")
-        ):  # fmt: skip
-            options = (None, self.deterministic, self.batch_invariant, None, None, self.precision)
-            result = at_once(input, self.weight, self.bias, self.activation, options)
-            if result is not None:
-                return result
+        options = (None, self.deterministic, self.batch_invariant, None, None, self.precision)
+        result = again(input, self.weight, self.bias, self.activation, options)
+        if result is not None:
+            return result
         return linear(
             input, self.weight, self.bias, self.activation, precision=self.precision,
             deterministic=self.deterministic, batch_invariant=self.batch_invariant,
