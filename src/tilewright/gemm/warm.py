@@ -126,7 +126,7 @@ def warm_matmul(
     if library is None:
         return MISS
     kinds = library.types
-    if type(b) not in kinds or type(alpha) in kinds or type(beta) in kinds:
+    if type(b) not in kinds:
         return MISS
     address, call = library.address, None
     torchs: libraries.TorchArrays | None = None  # where the call may be told by guards
@@ -135,9 +135,15 @@ def warm_matmul(
             uses_c, scale = False, 0.0
             quick = not verify and (asked is None or asked.function is None)  # a check may come to what is remembered
             if quick and isinstance(library, libraries.TorchArrays):
-                torchs = library
-                tensors, hint = _hinted(a, b, out, options, asked)
+                torchs, form = library, None
+                tensors: tuple[Any, ...] = (a, b) if out is None else (a, b, out)
+                if asked is not None:
+                    _, activation, operands = asked
+                    tensors, form = (*tensors, *operands.values()), (activation, *operands)
+                hint = id(b), options, form, out is None  # the weight is often the same one
                 call = _lately.find(hint, *tensors)
+        elif type(alpha) in kinds or type(beta) in kinds:
+            return MISS
         else:
             scale = (c is not None) if beta is None else beta
             uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
@@ -153,7 +159,7 @@ def warm_matmul(
         return MISS
     launches = call.launches
     ordinal = launches.ordinal
-    if not library.is_plain(ordinal):
+    if library.device() != ordinal or library.duals._current_level >= 0:  # as library.is_plain
         return MISS  # another GPU's context is current, say: the full path changes it for the launch
     stream = library.stream(ordinal)
     if verify and device_calls.is_capturing(stream, ordinal):
@@ -181,15 +187,6 @@ def warm_matmul(
     if verify and call.check is not None:
         _check(call.check, library, (a_at, b_at, c_at, out_at), (alpha, scale, seed()), stream)
     return result
-
-
-def _hinted(
-    a: Any, b: Any, out: Any, options: tuple[Any, ...], asked: Request | None
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The tensors of a call, and a hint that it shares with others like it: the weight is often the same one."""
-    tensors = (a, b) if asked is None else (a, b, *asked.operands.values())
-    form = None if asked is None else (asked.activation, *asked.operands)
-    return tensors if out is None else (*tensors, out), (id(b), options, form, out is None)
 
 
 def _check(

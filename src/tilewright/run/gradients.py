@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any, TypeVar
@@ -43,8 +44,10 @@ def breaks_graphs(function: Function) -> Function:
 def traced(array: Any) -> bool:
     """Return whether torch.compile follows a call on this tensor: it can follow the operators that give gradients, but
     no launches."""
-    torch = loaded("torch")
-    return torch is not None and torch.compiler.is_dynamo_compiling() and isinstance(array, torch.Tensor)
+    torch = sys.modules.get("torch")
+    # while another thread imports torch, names are missing
+    follows = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", None)
+    return follows is not None and follows() and isinstance(array, torch.Tensor)  # type: ignore[union-attr]
 
 
 def wanted(arrays: Iterable[Any]) -> bool:

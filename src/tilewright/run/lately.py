@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..plan.tables import generation
 from .libraries import TorchArrays, guard
 from .warm import Calls
 
@@ -43,7 +44,7 @@ class Lately(Calls[_Ways[T]]):
 
     def find(self, hint: Hashable, *tensors: Any) -> T | None:
         """What was noted of tensors that lie so; None for anything else."""
-        known = self.get(hint)
+        known = self._young.get(hint) if self._tables == generation() else self.get(hint)
         if known is not None and known.ways:
             try:
                 graded = known.is_graded()
