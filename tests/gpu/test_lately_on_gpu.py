@@ -124,5 +124,7 @@ def test_attention_in_any_order(torch):
             of = torch.autograd.grad(right, [wide[n] for n in wanted], grad.double())
             if given[0] is given[1] and given[0].requires_grad:  # one tensor has the sum of both
                 of = [of[0] + of[1]] * 2 + [*of[2:]]
+            # where k is q a query sees itself, and little else: of its gradient what out is rounded by is left over
+            scale = 5.0 if given[0] is given[1] else 2.0
             for one, other in zip(mine, of, strict=True):
-                close(torch, one, other, 2.0)
+                close(torch, one, other, scale)

@@ -19,16 +19,16 @@ from .warm import WarmProduct
 
 
 class WarmGradients(NamedTuple):
-    """The products that make a layer's gradients; None for one that nothing needs."""
+    """The launches that make a layer's gradients."""
 
-    of_x: WarmProduct | None
-    of_weight: WarmProduct | None
+    asked: tuple[bool, bool]
+    """Whether x's gradient is made, and whether the weight's."""
     lie_so: Callable[..., bool]
     """Whether the result's gradient, and what is multiplied by it, lie as they did (libraries.lying_as)."""
-    low: tuple[int, ...]
+    low: list[int]
     """The low bits of their addresses."""
-    ordinal: int
-    workspace_bytes: int
+    run: Callable[[Any, Any, Any], Any]
+    """run(grad, weight, x): both gradients, None for one that is not made; or MISS."""
 
 
 @dataclass(eq=False)
@@ -186,39 +186,38 @@ def warm_gradients(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
         return MISS
     given = (grad, weight) if x is None else (grad, x) if weight is None else (grad, x, weight)
     try:
-        low = low_bits(given)
+        low = [one.data_ptr() & 15 for one in given]
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    for call in known.gradients:
-        asked_alike = (call.of_x is None) is (weight is None) and (call.of_weight is None) is (x is None)
+    asked = weight is not None, x is not None
+    for way in known.gradients:
         # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise than what was saved
-        if asked_alike and call.low == low and call.lie_so(*given):
-            break
-    else:
-        return MISS
-    library = libraries.known[type(grad)]
-    if current_executor() is not None or not library.is_plain(call.ordinal):
-        return MISS
-    address, stream = library.address, library.stream(call.ordinal)
-    held, work = library.scratch(call.workspace_bytes) if call.workspace_bytes else (None, 0)
-    grad_at = address(grad)
-    of_x = of_weight = None
-    if call.of_x is not None:
-        product = call.of_x
-        of_x = library.new(product.shape, product.strides, product.dtype)
-        if not product.launches.start((grad_at, address(weight), 0, address(of_x), work), (1.0, 0.0), stream):
-            return MISS
-    if call.of_weight is not None:
-        product = call.of_weight
-        of_weight = library.new(product.shape, product.strides, product.dtype)
-        if not product.launches.start((grad_at, address(x), 0, address(of_weight), work), (1.0, 0.0), stream):
-            return MISS
-    del held  # given back now: the library's pool keeps it apart until the stream has passed
-    return of_x, of_weight
+        if way.asked == asked and way.low == low and way.lie_so(*given):
+            return way.run(grad, weight, x)
+    return MISS
 
 
-def low_bits(tensors: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([one.data_ptr() & 15 for one in tensors])
+def _runner(library: libraries.Library, products: Sequence[WarmProduct | None]) -> Callable[[Any, Any, Any], Any]:
+    """WarmGradients.run with what it reads at hand; run.warm says why."""
+    found = [(number, product) for number, product in enumerate(products) if product is not None]
+    made = [(number, one.launches.start, (one.shape, one.strides, one.dtype)) for number, one in found]
+    ordinal, nbytes = found[0][1].launches.ordinal, max(one.launches.workspace_bytes for _, one in found)
+    new, address, stream, device, duals = library.new, library.address, library.stream, library.device, library.duals
+
+    def run(grad: Any, *others: Any) -> Any:
+        if current_executor() is not None or device() != ordinal or duals._current_level >= 0:  # as library.is_plain
+            return MISS
+        held, work = library.scratch(nbytes) if nbytes else (None, 0)
+        results: list[Any] = [None, None]
+        at, grad_at = stream(ordinal), address(grad)
+        for number, start, like in made:
+            results[number] = result = new(*like)
+            if not start((grad_at, address(others[number]), 0, address(result), work), (1.0, 0.0), at):
+                return MISS
+        del held  # given back now: the library's pool keeps it apart until the stream has passed
+        return results
+
+    return run
 
 
 def remember_gradients(
@@ -231,12 +230,10 @@ def remember_gradients(
     products = [None if made is None else warm.known(*made) for made in (of_x, of_weight)]
     if any(product is None and made is not None for product, made in zip(products, (of_x, of_weight), strict=True)):
         return
-    launches = [product.launches for product in products if product is not None]
-    if not launches:
+    if products == [None, None]:
         return
     given = [one for one in (grad, x, weight) if one is not None]
-    way = WarmGradients(
-        products[0], products[1], libraries.lying_as(*given), low_bits(given), launches[0].ordinal,
-        max(one.workspace_bytes for one in launches),
-    )  # fmt: skip
+    low = [one.data_ptr() & 15 for one in given]
+    asked = products[0] is not None, products[1] is not None
+    way = WarmGradients(asked, libraries.lying_as(*given), low, _runner(libraries.known[type(grad)], products))
     known.gradients = (way, *known.gradients[: MOST_WAYS - 1])

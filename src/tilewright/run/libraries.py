@@ -26,7 +26,7 @@ class Arrays:
 
     def is_plain(self, ordinal: int) -> bool:
         """Return whether results can be made on the GPU as it is current, and no operand has a tangent."""
-        return self.device() == ordinal and not self.has_tangents()
+        return bool(self.device() == ordinal and self.duals._current_level < 0)
 
     def has_tangents(self) -> bool:
         """Return whether an operand may have a tangent, which would be lost."""
