@@ -31,6 +31,11 @@ class WarmGradients(NamedTuple):
     """run(grad, weight, x): both gradients, None for one that is not made; or MISS."""
 
 
+Repeat = Callable[..., Any]
+"""Makes a product of x and weight.T again, of x, weight and the epilogue's tensors: the result, or MISS where this
+thread cannot launch it at once."""
+
+
 @dataclass(eq=False)
 class WarmLayer:
     """A layer that was made before."""
@@ -39,8 +44,8 @@ class WarmLayer:
     """What the caller keeps with it."""
     wanted: bool = False
     """Whether a gradient is."""
-    product: WarmProduct | None = None
-    """None until its product was remembered."""
+    product: Repeat | None = None
+    """Of x, weight and bias; None until its product was remembered."""
     gradients: tuple[WarmGradients, ...] = ()
     """For the ways in which the operands of its gradients lay of late."""
 
@@ -85,43 +90,50 @@ def find_layer(
     return found
 
 
-def repeat_layer(call: Any, x: Any, weight: Any, named: dict[str, Any], numbers: tuple[float, ...] = ()) -> Any:
-    """The product of x and weight.T as it was found; MISS where this thread cannot launch it at once. `named`,
-    `numbers`: the epilogue's."""
-    launches, library = call.launches, libraries.known[type(x)]
-    if current_executor() is not None or not library.is_plain(launches.ordinal):
-        return MISS
-    address = library.address
-    result = library.new(call.shape, call.strides, call.dtype)
-    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
-    bases = [address(x), address(weight), 0, address(result), work]
-    for name in call.fused:
-        bases.append(address(named[name]))
-    if not launches.start(bases, (1.0, 0.0, *numbers), library.stream(launches.ordinal)):
-        return MISS
-    del held  # given back now: the library's pool keeps it apart until the stream has passed
-    return result
+def _repeat(product: WarmProduct, names: Sequence[str], numbers: tuple[float, ...] = ()) -> Repeat:
+    """`names`, `numbers`: of the epilogue's tensors as they are given, and its numbers."""
+    library, launches = libraries.learn("torch"), product.launches
+    assert library is not None
+    start, ordinal, nbytes = launches.start, launches.ordinal, launches.workspace_bytes
+    like, scalars = (product.shape, product.strides, product.dtype), (1.0, 0.0, *numbers)
+    fused = [names.index(name) for name in product.fused if name is not None]
+    new, address, stream, device, duals = library.new, library.address, library.stream, library.device, library.duals
+
+    def run(x: Any, weight: Any, *named: Any) -> Any:
+        if current_executor() is not None or device() != ordinal or duals._current_level >= 0:  # as library.is_plain
+            return MISS
+        result = new(*like)
+        held, work = library.scratch(nbytes) if nbytes else (None, 0)
+        bases = [address(x), address(weight), 0, address(result), work]
+        for place in fused:
+            bases.append(address(named[place]))
+        if not start(bases, scalars, stream(ordinal)):
+            return MISS
+        del held  # given back now: the library's pool keeps it apart until the stream has passed
+        return result
+
+    return run
 
 
 def product_of(
     x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
-) -> WarmProduct | None:  # fmt: skip
-    """The product of a layer that was just made, if it was remembered. Arguments as of find_layer."""
+) -> Repeat | None:  # fmt: skip
+    """What repeats the product of a layer that was just made, if it was remembered. Arguments as of find_layer."""
     asked = request(None, activation, bias, None, None, None, {})
     call = warm.known(x, weight.t(), options, asked, activation if asked else None)
-    return call if call is not None and set(call.fused) <= {"bias"} else None
+    return _repeat(call, ("bias",)) if call is not None and {*call.fused} <= {"bias"} else None
 
 
 def fused_product_of(
     x: Any, weight: Any, epilogue: Any, named: dict[str, Any], options: tuple[Any, ...]
-) -> WarmProduct | None:
-    """The product of x and weight.T with an epilogue that was just made, if it was remembered. `named`: the epilogue's
-    tensors."""
+) -> Repeat | None:
+    """What repeats the product of x and weight.T with an epilogue that was just made, if it was remembered. `named`:
+    the epilogue's tensors."""
     asked = request(epilogue, None, None, None, None, None, named)
     assert asked is not None
     form, numbers = warm.form_of(asked)
     call = warm.known(x, weight.t(), options, asked, form)
-    return call if call is not None and set(call.fused) <= set(named) and not numbers else None
+    return _repeat(call, (*named,)) if call is not None and {*call.fused} <= {*named} and not numbers else None
 
 
 def remember_layer(
@@ -133,8 +145,8 @@ def remember_layer(
 
 # --- what an activation got, differentiated: its derivative is the epilogue of the same product -----------------------
 
-derivative_calls: Calls[tuple[WarmProduct, tuple[float, ...]]] = Calls()
-"""With the numbers of the derivative's expression."""
+derivative_calls: Calls[Repeat] = Calls()
+"""Of x, weight, the bias and the gradient."""
 
 
 def _derivative_key(
@@ -156,7 +168,7 @@ def warm_derivative(grad: Any, x: Any, weight: Any, bias: Any, activation: str, 
         call = derivative_calls.get(_derivative_key(library, grad, x, weight, bias, activation, options))
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    return MISS if call is None else repeat_layer(call[0], x, weight, {"bias": bias, GRAD: grad}, call[1])
+    return MISS if call is None else call(x, weight, bias, grad)
 
 
 GRAD = "grad"
@@ -174,7 +186,8 @@ def remember_derivative(
     call = warm.known(x, weight.t(), (dtype, *options[1:]), asked, form)
     if call is not None and set(call.fused) <= {"bias", GRAD}:
         library = libraries.known[type(x)]
-        derivative_calls.put(_derivative_key(library, grad, x, weight, bias, activation, options), (call, numbers))
+        key = _derivative_key(library, grad, x, weight, bias, activation, options)
+        derivative_calls.put(key, _repeat(call, ("bias", GRAD), numbers))
 
 
 # --- its gradients ----------------------------------------------------------------------------------------------------

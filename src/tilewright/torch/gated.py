@@ -18,8 +18,7 @@ from ..arrays.eager import PLAIN, is_eager, is_watched, past_transforms, runs_he
 from ..errors import InvalidOperand
 from ..gemm import gated
 from ..gemm.matmul import matmul
-from ..gemm.warm import WarmProduct
-from ..gemm.warm_layer import WarmLayer, fused_product_of, repeat_layer
+from ..gemm.warm_layer import Repeat, WarmLayer, fused_product_of
 from ..run import libraries
 from ..run.warm import MISS, Calls
 from .layer import DTYPES, gradients_of, layer_of, new_layer
@@ -41,7 +40,7 @@ class _Layers:
     """Its activation is in it where no gradient is wanted."""
     up: WarmLayer
     down: WarmLayer | None = None
-    gated_up: WarmProduct | None = None
+    gated_up: Repeat | None = None
     """The product by `up` that multiplies by what the gate lets through."""
 
 
@@ -113,7 +112,7 @@ def _by_products(
 ) -> torch.Tensor:
     """The result without gradients: the second product's epilogue multiplies by the first."""
     shut = layer_of(layers.gate, x, gate)
-    both = MISS if layers.gated_up is None else repeat_layer(layers.gated_up, x, up, {"shut": shut})
+    both = MISS if layers.gated_up is None else layers.gated_up(x, up, shut)
     if both is MISS:
         both = matmul(x, up.t(), epilogue=_times, shut=shut)
         layers.gated_up = fused_product_of(x, up, _times, {"shut": shut}, _OPTIONS)

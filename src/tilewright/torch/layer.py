@@ -32,7 +32,6 @@ from ..gemm.warm_layer import (
     remember_derivative,
     remember_gradients,
     remember_layer,
-    repeat_layer,
     warm_derivative,
     warm_gradients,
 )
@@ -95,7 +94,7 @@ def _repeated(
 ) -> torch.Tensor | None:
     if known.wanted:
         return _differentiable(x, weight, bias, known)
-    result = repeat_layer(known.product, x, weight, {"bias": bias})
+    result = MISS if known.product is None else known.product(x, weight, bias)
     return None if result is MISS else result
 
 
@@ -120,7 +119,7 @@ def _whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
 
 def layer_of(known: WarmLayer, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """activation(x @ weight.T), without gradients or bias, for one who keeps `known`."""
-    result = MISS if known.product is None else repeat_layer(known.product, x, weight, {})
+    result = MISS if known.product is None else known.product(x, weight)
     if result is MISS:
         result = _whole(x, weight, None, known.call)
         known.product = product_of(x, weight, None, known.call.activation, known.call.options)
@@ -171,7 +170,7 @@ class TilewrightLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, known: WarmLayer
     ) -> torch.Tensor:
-        result = MISS if known.product is None else repeat_layer(known.product, x, weight, {"bias": bias})
+        result = MISS if known.product is None else known.product(x, weight, bias)
         if result is MISS:
             result = _whole(x, weight, bias, known.call)
         activation, needs = known.call.activation, ctx.needs_input_grad
