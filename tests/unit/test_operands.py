@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -167,6 +169,30 @@ def test_a_capsule_of_ours_is_read_by_numpy_and_given_back(versioned):
     del taken
     gc.collect()
     assert len(dlpack._exports) == before
+
+
+_HELD_AT_THE_END = """
+import numpy as np
+from tilewright.arrays import dlpack
+
+class Given:
+    array = np.arange(6, dtype=np.float32)
+    def __dlpack__(self, **_):
+        return dlpack.give(self.array.ctypes.data, (6,), "f32", (1, 0), self.array, versioned=VERSIONED)
+    def __dlpack_device__(self):
+        return (1, 0)
+
+np.taken, np.unused = np.from_dlpack(Given()), Given().__dlpack__()  # modules go last
+print(np.taken.sum())
+"""
+
+
+@pytest.mark.parametrize("versioned", [False, pytest.param(True, marks=pytest.mark.skipif(
+    not VERSIONED, reason="NumPy below 2.1 reads no versioned DLPack capsule"))])  # fmt: skip
+def test_what_was_given_may_be_held_beyond_the_interpreters_end(versioned):
+    script = _HELD_AT_THE_END.replace("VERSIONED", str(versioned))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "15.0\n", "")
 
 
 def test_a_capsule_of_ours_that_nobody_takes_frees_itself():

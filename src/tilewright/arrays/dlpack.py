@@ -6,6 +6,7 @@ adds a version and flags (bit 0: read-only).
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,6 +176,15 @@ class _Export:
 
 
 _exports: dict[int, _Export] = {}
+
+
+@atexit.register
+def _leave_to_the_process() -> None:
+    """Let consumers that outlive the interpreter give tensors back to nobody: no callback can run then. What their
+    capsules point into stays."""
+    for export in list(_exports.values()):
+        export.managed.deleter = None
+        _api.Py_IncRef(ctypes.py_object(export))
 
 
 @_Deleter
