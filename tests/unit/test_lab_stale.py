@@ -256,6 +256,31 @@ def test_only_cases_that_are_missing_or_stale_are_run_again(made_up, tmp_path, e
     assert made_up == ["f02_coalesced", "f03_shared", "f05_tile2d"], "without keep all of them"
 
 
+def test_figures_of_a_peer_that_is_missing_now_are_kept_as_they_are(monkeypatch, tmp_path, edit):
+    there = [True]
+
+    def make(suite, run):
+        made = []
+        for case in suite["cases"]:
+            peer = {"peer": "cutlass", "m": 64, "config": {"tile_m": 128} if there[0] else {}}
+            right = {"right": True, "ms": 1.0} if there[0] else {"right": None, "reason": "CUTLASS is not installed"}
+            mine = record(case["rung"], suite["name"])
+            made += [mine, mine | {"case": peer, "result": right}]
+        return made
+
+    monkeypatch.setitem(KINDS, "made up", Kind(make, 1, needs_gpu=False))
+    suite = {"name": "x", "kind": "made up", "gpu": "H200", "cases": [{"rung": "f03_shared"}]}
+    path, (_, peer) = run_suite(suite, tmp_path)
+    there[0] = False
+    edit("gemm/f03_shared.cuh", lambda text: text + "\nstatic int more;")
+    _, records = run_suite(suite, tmp_path, keep=True)
+    assert [(each["case"], each["result"]) for each in records[1:]] == [(peer["case"], peer["result"])]
+    assert records[1]["provenance"]["kernels"] == peer["provenance"]["kernels"]
+    assert read_records(path) == records
+    _, records = run_suite(suite, tmp_path)
+    assert records[1]["result"]["right"] is None, "a whole run says what it found"
+
+
 def test_a_run_that_was_stopped_goes_on_where_it_stopped(made_up, tmp_path):
     suite = {"name": "x", "kind": "made up", "gpu": "H200", "cases": [{"rung": "f03_shared"}, {"rung": "f05_tile2d"}]}
     path, records = run_suite(suite, tmp_path)

@@ -101,6 +101,7 @@ def _measure(suites: list[dict[str, Any]], out: Path, seconds: float, keep: bool
     """Run suites and print where their records are; a suite that cannot run is named, and the others go on."""
     from ..errors import MissingDependency
     from ..lab.record import went_wrong
+    from ..lab.stale import why_stale
     from ..lab.suite import run_suite
 
     told = []
@@ -114,6 +115,8 @@ def _measure(suites: list[dict[str, Any]], out: Path, seconds: float, keep: bool
             note(f"{description['name']}: {error}")
             continue
         say(f"{len(records)} records in {written}")
+        if left := sum(1 for record in records if keep and why_stale(record, description)):
+            say(f"{left} of them are of an earlier run: the peers that they measure are not installed here")
         wrong = sum(map(went_wrong, records))
         told.append({"suite": description["name"], "file": str(written), "records": len(records), "wrong": wrong})
     return told

@@ -93,7 +93,8 @@ def run_suite(
 
     The records of each case are written when it is done, to a file that ends in .part and gets the suite's name at the
     end: a run that is stopped loses one case, and leaves the file of an earlier run as it was. keep: run only the
-    missing_cases of an earlier run, stopped or whole, and keep the records of the others.
+    missing_cases of an earlier run, stopped or whole, and keep the records of the others, and the figures of peers that
+    are not installed now.
     """
     kind, start = KINDS[suite["kind"]], time.perf_counter()
     if kind.needs_gpu:
@@ -126,10 +127,21 @@ def run_suite(
         new = kind.make(suite | {"cases": run}, Run(gpu, seconds, _after(len(made), say)))
         made += stamp(new, suite, 0.0, None if kind.whole else run[0])
         spent = round(before + time.perf_counter() - start, 1)
-        records = _in_order(suite, [*kept, *made], spent)
+        records = _in_order(suite, [*kept, *_or_earlier(made, earlier)], spent)
         write_json(part, records)
     os.replace(part, path)
     return path, records
+
+
+def _or_earlier(records: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records; in the place of a peer that is missing now its earlier one, if that has figures."""
+
+    def who(record: dict[str, Any]) -> str:
+        case = {key: value for key, value in record["case"].items() if key not in ("config", "config_text", "version")}
+        return json.dumps(case, sort_keys=True)
+
+    figures = {who(record): record for record in earlier if record["result"].get("right")}
+    return [figures.get(who(each), each) if each["result"].get("right", False) is None else each for each in records]
 
 
 def _in_order(suite: dict[str, Any], records: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
