@@ -110,8 +110,62 @@ def test_a_gradient_that_lies_otherwise_takes_no_launches_that_were_remembered_f
         torch.randn(32, 40), torch.randn(40, 32).t(), torch.randn(32, 80)[:, :40], torch.randn(1, 1).expand(32, 40),
         torch.randn(32, 41).flatten()[1:1281].view(32, 40),
     ):  # fmt: skip
-        for _ in range(2):
-            check(x, weight, grad, (x, weight))
+        made = len(runs)
+        check(x, weight, grad, (x, weight))
+        assert len(runs) > made
+        made = len(runs)
+        check(x, weight, grad, (x, weight))
+        assert len(runs) == made
+
+
+def test_the_gradient_of_a_square_layers_input_is_not_taken_for_that_of_its_weight(board, runs):
+    for _ in range(3):
+        for frozen in (0, 1):
+            given = [values(32, 32, grad=frozen != 0), values(32, 32, grad=frozen != 1)]
+            check(*given, torch.randn(32, 32), (given[1 - frozen],))
+
+
+def test_a_layer_of_late_is_not_taken_for_one_with_another_activation(recorded):
+    x, weight, bias = (torch.randn(shape) for shape in ((32, 48), (40, 48), (40,)))
+    kinds = [(b, activation) for b in (None, bias) for activation in (None, "relu", "silu")]
+    first = {}
+    for _ in range(4):
+        for number, (b, activation) in enumerate(kinds):
+            for _ in range(2):
+                layer_module.at_once(x, weight, b, activation, OPTIONS)
+                assert recorded.functions[-1] == first.setdefault(number, recorded.functions[-1])
+    assert len(set(first.values())) == len(kinds)
+
+
+def test_a_layer_of_late_is_seen_by_torch_funcs_transforms(board, monkeypatch):
+    layer, x = tt.Linear(48, 40), values(32, 48, grad=False)
+    linear = sys.modules[tt.linear.__module__]
+    monkeypatch.setattr(linear, "runs_here", lambda x: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    for _ in range(3):
+        layer(x)
+    layer(x := values(16, 48, grad=False))  # known by its key alone
+    before = board.launches
+    monkeypatch.setattr(linear, "at_once", lambda *_: None)
+    with pytest.warns(UserWarning, match="torch.func"):
+        torch.func.grad(lambda z: (layer(x).detach() * z).sum())(torch.ones(40))
+    assert board.launches == before
+
+
+def test_a_repeated_derivative_reads_the_bias_and_the_gradient_where_they_are(recorded, monkeypatch):
+    monkeypatch.setattr(sys.modules["tilewright.torch.fused"], "runs_here", lambda x: True)
+    seen = []
+    for _ in range(4):
+        k = layer_module.KEPT_FROM - 8  # a longer sum is kept, not made again
+        x, weight, bias, grad = values(32, k), values(40, k), values(40), torch.randn(32, 40)
+        result = layer_module.at_once(x, weight, bias, "silu", OPTIONS)
+        recorded.made = []
+        torch.autograd.grad(result, (x, weight, bias), grad)
+        names = {one.data_ptr(): name for name, one in zip("xwbg", (x, weight, bias, grad), strict=True)}
+        words = [struct.unpack(f"<{len(params) // 8}Q", params[: len(params) // 8 * 8]) for _, params in recorded.made]
+        seen.append([[(place, names[word]) for place, word in enumerate(each) if word in names] for each in words])
+    assert {name for launch in seen[0] for _, name in launch} == {*"xwbg"}
+    assert seen[1:] == seen[:1] * 3
 
 
 def test_rows_that_cannot_be_viewed_as_one_matrix_are_copied_each_time(board, runs):
@@ -465,7 +519,7 @@ def test_attention_is_known_by_how_its_tensors_lay_lately(recorded, quick, monke
     assert known is not None
     assert [find(*given) for _ in range(3)] == [known] * 3
     assert find(*(fresh() for _ in range(3))) is known
-    assert attention_warm.lately.find(asked, *given) is (known if quick else None)
+    assert attention_warm.find(*given, asked, only_lately=True) is (known if quick else None)
     q, k, v = given
     turned = k.detach().transpose(1, 2).contiguous().transpose(1, 2)
     others = [
@@ -475,6 +529,40 @@ def test_attention_is_known_by_how_its_tensors_lay_lately(recorded, quick, monke
     assert all(find(*other) is not known for other in others)
     with torch.no_grad():
         assert find(*given) is not known
+
+
+def test_attention_of_late_is_not_taken_for_one_with_other_operands(recorded, monkeypatch):
+    def drawn(*shape):
+        return torch.randn(shape).bfloat16()
+
+    q, k, v = (drawn(2, 4, 64, 64) for _ in range(3))
+    asked = (
+        {}, {"is_causal": True}, {"bias": drawn(64, 64)}, {"bias": drawn(2, 4, 64, 64)},
+        {"return_lse": True}, {"out": drawn(2, 4, 64, 64)}, {"out": drawn(2, 64, 4, 64).transpose(1, 2)},
+        {"bias": drawn(64, 64), "is_causal": True}, {"window": (8, 8)}, {"window": [8, 8]}, {"layout": "bshd"},
+    )  # fmt: skip
+
+    def launches(options):
+        found, recorded.made, at = tw.attention(q, k, v, **options), [], len(recorded.functions)
+        found = tw.attention(q, k, v, **options)
+        laid = [(tuple(x.shape), x.stride(), x.dtype) for x in (found if isinstance(found, tuple) else (found,))]
+        return recorded.functions[at:], [(name, len(params)) for name, params in recorded.made], laid
+
+    first = [launches(options) for options in asked]
+    assert len({str(one) for one in first}) >= 8
+    for _ in range(3):
+        assert [launches(options) for options in asked] == first
+    with monkeypatch.context() as patched:
+        no_keys(patched)
+        for options in (asked[0], asked[2], asked[4], asked[5]):
+            tw.attention(drawn(2, 4, 64, 64), k, v, **options)
+        for other in (
+            drawn(2, 4, 65, 64),
+            drawn(2, 64, 4, 64).transpose(1, 2),
+            drawn(2 * 4 * 64 * 64 + 1)[1:].view(q.shape),
+        ):
+            with pytest.raises(AssertionError, match="a key was made"):
+                tw.attention(other, k, v)
 
 
 def attention_step(given, grad, **options):

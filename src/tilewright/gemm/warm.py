@@ -20,7 +20,7 @@ from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.glance import Glance, glance
-from ..run.lately import Lately
+from ..run.lately import Lately, Ways
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
 from .freivalds import seed
@@ -129,19 +129,19 @@ def warm_matmul(
     if type(b) not in kinds:
         return MISS
     address, call = library.address, None
-    torchs: libraries.TorchArrays | None = None  # where the call may be told by guards
+    ways: Ways[WarmProduct] | None = None  # where the call may be told by guards
     try:
         if c is beta is None and type(alpha) is float and abs(alpha) < MOST_ALPHA:
             uses_c, scale = False, 0.0
             quick = not verify and (asked is None or asked.function is None)  # a check may come to what is remembered
             if quick and isinstance(library, libraries.TorchArrays):
-                torchs, form = library, None
+                form = None
                 tensors: tuple[Any, ...] = (a, b) if out is None else (a, b, out)
                 if asked is not None:
                     _, activation, operands = asked
                     tensors, form = (*tensors, *operands.values()), (activation, *operands)
-                hint = id(b), options, form, out is None  # the weight is often the same one
-                call = _lately.find(hint, *tensors)
+                ways = _lately.of((id(b), options, form, out is None), library)  # the weight is often the same one
+                call = ways.find(*tensors)
         elif type(alpha) in kinds or type(beta) in kinds:
             return MISS
         else:
@@ -151,8 +151,8 @@ def warm_matmul(
         if call is None:
             form, numbers = (None, ()) if asked is None else form_of(asked)
             call = calls.get(key_of(library, a, b, c, uses_c, out, options, asked, form))
-            if torchs is not None:
-                _lately.note(torchs, hint, call, *tensors)
+            if ways is not None:
+                ways.note(call, *tensors)
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None or (verify and call.check is None):

@@ -61,18 +61,11 @@ def _key(
     return library.pair(x, weight), bias is not None and library.signature(bias), activation, options
 
 
-def find_layer_lately(
-    x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
-) -> WarmLayer | None:  # fmt: skip
-    """Do as find_layer, of layers like those of late."""
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    return layers_lately.find((id(weight), bias is None, activation, options), *tensors)
-
-
 def find_layer(
-    x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+    x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...], only_lately: bool = False
 ) -> WarmLayer | None:  # fmt: skip
-    """The remembered layer of tensors that lie so, if there is one. `options`: as warm_matmul.
+    """The remembered layer of tensors that lie so, if there is one. `options`: as warm_matmul. `only_lately`: of layers
+    like those of late, which are told by guards.
 
     Whether a gradient is wanted is in the tensors' signatures.
     """
@@ -81,13 +74,16 @@ def find_layer(
         return None
     if bias is not None and type(bias) not in library.types:
         return None
-    try:
-        found = layer_calls.get(_key(library, x, weight, bias, activation, options))
-    except RuntimeError:  # no memory of its own
-        return None
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    layers_lately.note(library, (id(weight), bias is None, activation, options), found, *tensors)
-    return found
+    try:
+        ways = layers_lately.of((id(weight), bias is None, activation, options), library)
+        found = ways.find(*tensors)
+        if found is None and not only_lately:
+            found = layer_calls.get(_key(library, x, weight, bias, activation, options))
+            ways.note(found, *tensors)
+        return found
+    except (RuntimeError, TypeError):  # no memory of its own
+        return None
 
 
 def _repeat(product: WarmProduct, names: Sequence[str], numbers: tuple[float, ...] = ()) -> Repeat:

@@ -7,27 +7,24 @@ parameters, and the launches. What does not fit takes the full path, which gives
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arrays.extents import byte_extent
 from ..arrays.view import Operand
 from ..errors import DeviceError
-from ..jit import limits
 from ..jit.launch import current_executor
 from ..jit.params import WORK
-from ..plan.tables import generation
 from . import libraries
+from .calls import MISS, Calls
+from .lately import Lately
 
 if TYPE_CHECKING:
     from ..jit.loaded import Prepared
     from ..jit.tensor_map import TensorMap
     from .ready import Ready
     from .runner import Call, Ran
-
-MISS = object()
-"""What a warm path returns for a call that it does not know."""
 
 
 class Step(NamedTuple):
@@ -111,54 +108,6 @@ def remembered(ready: Ready, ordinal: int, bases: Sequence[str], scalars: Sequen
     return Remembered(ordinal, tuple(steps), ready.program.workspace_bytes)
 
 
-T = TypeVar("T")
-
-
-class Calls(Generic[T]):
-    """Remembered calls of one function, the most recently used ones.
-
-    Two generations of at most half of them each: what is found in the old one moves to the young one, and when that is
-    full the old one is dropped. A hit in the young one costs a look-up.
-    """
-
-    def __init__(self) -> None:
-        self._young: dict[Hashable, T] = {}
-        self._old: dict[Hashable, T] = {}
-        self._tables: int | None = None
-        """The tuning tables' generation: what they have changed may choose other kernels now."""
-
-    def get(self, key: Hashable) -> T | None:
-        if self._tables != generation():
-            self.forget()
-            return None
-        try:
-            found = self._young.get(key)
-        except TypeError:  # an option that cannot be hashed: the full path says what is wrong with it
-            return None
-        if found is not None:
-            return found
-        found = self._old.pop(key, None)
-        if found is not None:
-            self.put(key, found)
-        return found
-
-    def put(self, key: Hashable, call: T) -> None:
-        if self._tables != generation():  # a plan was made since the last look-up, and noticed new tables first
-            self.forget()
-        most = limits.warm_calls() // 2
-        if len(self._young) >= most:
-            self._old, self._young = self._young, {}
-        if most:
-            self._young[key] = call
-
-    def forget(self) -> None:
-        """Let every call take the full path once more."""
-        self._young, self._old, self._tables = {}, {}, generation()
-
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-
 @dataclass(frozen=True)
 class WarmCall:
     """The part of a call that is the same for every one with its key. Its launches' bases are the inputs, the
@@ -215,6 +164,10 @@ class WarmCalls(Calls[WarmCall]):
     """Calls that are decided by how their arrays lie and by options. `given` are the inputs in the order of the
     family's Call, None for one that is not there."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lately: Lately[WarmCall] = Lately()
+
     def find(self, given: Sequence[Any], options: tuple[Any, ...], out: Any = None) -> WarmCall | None:
         """The remembered call of arrays that lie so, if there is one."""
         library = libraries.known.get(type(given[0]))
@@ -230,9 +183,20 @@ class WarmCalls(Calls[WarmCall]):
         library = libraries.known.get(type(given[0]))
         if library is None:
             return MISS
+        call = ways = None
         try:
-            key, inputs = _key(library, given, options, out)
-            call = self.get(key)
+            if isinstance(library, libraries.TorchArrays):
+                inputs: list[Any] = [one for one in given if one is not None]
+                tensors = inputs if out is None else (*inputs, out)
+                ways = self._lately.of((options, *map(type, given), out is None), library)
+                call = ways.find(*tensors)
+            if call is not None:
+                inputs = [*map(library.address, inputs)]
+            else:
+                key, inputs = _key(library, given, options, out)
+                call = self.get(key)
+                if ways is not None:
+                    ways.note(call, *tensors)
         except (AttributeError, RuntimeError, TypeError):
             return MISS
         return MISS if call is None else call.run(inputs, scalars, out)

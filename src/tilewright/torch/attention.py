@@ -244,7 +244,8 @@ def scaled_dot_product_attention(
     )  # fmt: skip
     known = None
     if simple and is_out_of_the_way():
-        known = attention_warm.lately.find(asked, query, key, value)  # none was noted in torch.func's transforms
+        # none was noted in torch.func's transforms
+        known = attention_warm.find(query, key, value, asked, only_lately=True)
     if known is None:
         tensors = isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
         if not tensors or not (attn_mask is None or isinstance(attn_mask, Tensor)):

@@ -51,25 +51,26 @@ class Known:
 
 MOST_WAYS = 4
 _forward: Calls[Known] = Calls()
-lately: Lately[Known] = Lately()
+_lately: Lately[Known] = Lately()
 deterministic: Callable[[], bool] = getattr(
     torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
 )
 
 
-def find(q: Tensor, k: Tensor, v: Tensor, asked: tuple[Any, ...]) -> Known | None:
+def find(q: Any, k: Any, v: Any, asked: tuple[Any, ...], only_lately: bool = False) -> Known | None:
     """The call that was made with `asked` of tensors that lie so, if it is known. Whether a gradient is wanted is in
-    the tensors' signatures."""
+    the tensors' signatures. `only_lately`: of calls like those of late, which are told by guards."""
     library = libraries.known.get(type(q))
     if not isinstance(library, libraries.TorchArrays):
         return None
     if type(k) not in library.types or type(v) not in library.types:
         return None
     try:
-        known = lately.find(asked, q, k, v)
-        if known is None:
+        ways = _lately.of(asked, library)
+        known = ways.find(q, k, v)
+        if known is None and not only_lately:
             known = _forward.get((library.pair(q, k), library.signature(v), asked))
-            lately.note(library, asked, known, q, k, v)
+            ways.note(known, q, k, v)
         return known
     except (RuntimeError, TypeError):  # no memory of its own; a number that is a tensor
         return None

@@ -27,7 +27,6 @@ from ..gemm.warm_layer import (
     GRAD,
     WarmLayer,
     find_layer,
-    find_layer_lately,
     product_of,
     remember_derivative,
     remember_gradients,
@@ -55,7 +54,8 @@ def again(
     more."""
     if not is_out_of_the_way():
         return None
-    known = find_layer_lately(x, weight, bias, activation, options)  # none was noted in torch.func's transforms
+    # none was noted in torch.func's transforms
+    known = find_layer(x, weight, bias, activation, options, only_lately=True)
     return None if known is None else _repeated(x, weight, bias, known)
 
 
