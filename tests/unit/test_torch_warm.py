@@ -19,6 +19,7 @@ import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright.arrays import eager, view  # noqa: E402
 from tilewright.errors import WrongResult  # noqa: E402
+from tilewright.run import lately as lately_module  # noqa: E402
 from tilewright.run import libraries  # noqa: E402
 from tilewright.torch import attention_gradient as gradient_module  # noqa: E402
 from tilewright.torch import attention_warm  # noqa: E402
@@ -26,6 +27,12 @@ from tilewright.torch import layer as layer_module  # noqa: E402
 
 attention_module = sys.modules["tilewright.torch.attention"]
 OPTIONS = (None, False, False, None, None, "ieee")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Guards are made at a call's second repetition."""
+    monkeypatch.setattr(lately_module, "ENOUGH", 2)
 
 
 class HostTensors(libraries.TorchArrays):
@@ -290,6 +297,33 @@ def test_guards_say_no_where_torch_is_in_another_state():
     assert told(x, y)
 
 
+def test_a_guard_is_made_for_what_comes_again_and_again_and_not_for_what_goes_on_changing(monkeypatch):
+    monkeypatch.setattr(lately_module, "ENOUGH", 8)
+    made = []
+    monkeypatch.setattr(lately_module, "guard", lambda *given: made.append(given) or libraries.guard(*given))
+    ways, tensors = lately_module.Lately().of("hint"), [torch.randn(2, n) for n in range(1, 7)]
+    calls = [object() for _ in tensors]
+
+    def call(n):
+        if ways.find(tensors[n]) is None:
+            ways.note(calls[n], tensors[n])
+
+    for number in range(20):
+        call(0)
+        assert len(made) == (number >= 7)
+    for number in range(200):
+        call(number % 6)
+    assert len(made) == 1, "none came eight times running"
+    for number in range(1000):
+        call(number // 8 % 6)
+    assert 4 < len(made) == lately_module.MOST_GUARDS
+    once = lately_module.Lately().of("another")
+    del made[:]
+    for _ in range(100 * 8):
+        once.note(calls[0], tensors[0], tensors[0])
+    assert len(made) == lately_module.MOST_GUARDS
+
+
 def test_what_guards_do_not_see_is_asked_for():
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -344,6 +378,21 @@ def test_a_layer_is_known_by_how_its_tensors_lay_lately(board, runs, bias, wante
     assert len(runs) == made
     check(values(32, 96)[:, :48])
     check(values(16, 48))
+
+
+@pytest.mark.parametrize("wrong", [{"precision": ["ieee"]}, {"deterministic": [True]}, {"activation": ["relu"]}])
+def test_an_option_that_cannot_be_hashed_is_named_after_calls_of_late_too(board, wrong, monkeypatch):
+    monkeypatch.setattr(sys.modules[tt.linear.__module__], "runs_here", lambda x: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    layer, x = tt.Linear(48, 40), values(32, 48)
+    for _ in range(3):
+        layer(x), tt.linear(x, layer.weight, layer.bias)
+    name = next(iter(wrong))
+    with pytest.raises(tw.errors.TilewrightError, match=name):
+        tt.linear(x, layer.weight, layer.bias, **wrong)
+    setattr(layer, name, wrong[name])
+    with pytest.raises(tw.errors.TilewrightError, match=name):
+        layer(x)
 
 
 def test_torch_fx_sees_a_layer_that_was_called_of_late(board):

@@ -29,7 +29,7 @@ def is_out_of_the_way() -> bool:
 
     That is torch.compile, dispatch modes of torch's own, dual numbers, and autocast, for calls that would be cast.
     """
-    return not (_is_followed() or _dispatch_modes() or _autocasts() or forward_ad._current_level >= 0)
+    return not (_is_followed() or _dispatch_modes() or _autocasts() or getattr(forward_ad, "_current_level", 0) >= 0)
 
 
 def is_backward_seen() -> bool:

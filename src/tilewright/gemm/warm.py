@@ -140,7 +140,8 @@ def warm_matmul(
                 if asked is not None:
                     _, activation, operands = asked
                     tensors, form = (*tensors, *operands.values()), (activation, *operands)
-                ways = _lately.of((id(b), options, form, out is None), library)  # the weight is often the same one
+                # b is often the same weight
+                ways = _lately.of((id(b), a.numel(), library.is_graded(), options, form, out is None))
                 call = ways.find(*tensors)
         elif type(alpha) in kinds or type(beta) in kinds:
             return MISS

@@ -76,7 +76,7 @@ def find_layer(
         return None
     tensors = (x, weight) if bias is None else (x, weight, bias)
     try:
-        ways = layers_lately.of((id(weight), bias is None, activation, options), library)
+        ways = layers_lately.of((id(weight), x.numel(), library.is_graded(), bias is None, activation, options))
         found = ways.find(*tensors)
         if found is None and not only_lately:
             found = layer_calls.get(_key(library, x, weight, bias, activation, options))

@@ -188,7 +188,8 @@ class WarmCalls(Calls[WarmCall]):
             if isinstance(library, libraries.TorchArrays):
                 inputs: list[Any] = [one for one in given if one is not None]
                 tensors = inputs if out is None else (*inputs, out)
-                ways = self._lately.of((options, *map(type, given), out is None), library)
+                sizes = inputs[0].numel(), inputs[-1].numel()
+                ways = self._lately.of((sizes, library.is_graded(), options, *map(type, given), out is None))
                 call = ways.find(*tensors)
             if call is not None:
                 inputs = [*map(library.address, inputs)]
