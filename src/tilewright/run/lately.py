@@ -17,14 +17,14 @@ MOST_GUARDS = 16
 """That are made for one hint: calls that go on changing are found by their keys."""
 
 
-class Way(NamedTuple, Generic[T]):
+class Way(NamedTuple):
     """How the tensors of a call lay."""
 
     lie_so: Callable[..., bool]
     """Whether tensors lie as they did and torch is in the state that it was in (libraries.guard)."""
     low: list[int]
     """The low bits of their addresses."""
-    found: T
+    found: Any
     """What is remembered of it."""
 
 
@@ -32,7 +32,7 @@ class Ways(Generic[T]):
     """The ways in which tensors of calls lay that have a hint in common."""
 
     def __init__(self) -> None:
-        self._ways: tuple[Way[T], ...] = ()
+        self._ways: tuple[Way, ...] = ()
         self._last: T | None = None
         """What was found by its key, and how many times running."""
         self._times = 0
@@ -43,7 +43,8 @@ class Ways(Generic[T]):
         tensor or has no memory of its own."""
         for way in self._ways:
             if way.lie_so(*tensors) and way.low == [x.data_ptr() & 15 for x in tensors]:
-                return way.found
+                found: T = way.found
+                return found
         return None
 
     def note(self, found: T | None, *tensors: Any) -> None:
