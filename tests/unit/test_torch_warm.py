@@ -42,6 +42,7 @@ class HostTensors(libraries.TorchArrays):
         self.types = (torch.Tensor, torch.nn.Parameter)
         self.address = torch.Tensor.data_ptr
         self._byte, self.is_graded = torch.uint8, torch.is_grad_enabled
+        self.modes = torch._C._len_torch_dispatch_stack
         self._bump = torch.autograd.graph.increment_version
 
     def stream(self, ordinal):

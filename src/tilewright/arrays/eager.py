@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,14 @@ _has_storage = torch._C._has_storage
 
 
 def is_watched() -> bool:
-    """Return whether torch compiles or traces, or a dispatch mode is active (fake tensors, make_fx, counters)."""
-    return bool(torch.compiler.is_compiling() or _dispatch_modes() or _is_traced())
+    """Return whether torch compiles or records, or a dispatch mode is active (fake tensors, counters)."""
+    return bool(torch.compiler.is_compiling() or _dispatch_modes() or is_recorded())
+
+
+def is_recorded() -> bool:
+    """Return whether torch.jit.trace or make_fx records operators: a launch would be missing from the record."""
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return bool(_is_traced() or (proxies is not None and proxies.get_proxy_mode() is not None))
 
 
 def is_out_of_the_way() -> bool:

@@ -133,7 +133,7 @@ def attention(
     result = MISS if traced else warm_attention(given, options, modify.numbers, out)
     if result is not MISS:
         return result
-    if traced or gradients.wanted((q, k, v, bias, out)):
+    if traced or gradients.recorded(q) or gradients.wanted((q, k, v, bias, out)):
         differentiable = gradients.differentiable(
             "attention",
             {
@@ -213,7 +213,7 @@ def attention_varlen(
     result = MISS if traced else warm_attention(given, options, modify.numbers, out)
     if result is not MISS:
         return result
-    if traced or gradients.wanted((q, k, v, out)):
+    if traced or gradients.recorded(q) or gradients.wanted((q, k, v, out)):
         differentiable = gradients.differentiable(
             "attention_varlen",
             {"out": out, "batch_invariant": batch_invariant, "rung": rung, "config": config},

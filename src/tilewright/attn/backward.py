@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidOperand, suggests
-from ..run.gradients import breaks_graphs
+from ..run.gradients import breaks_graphs, recorded
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Array, HeadLayout
@@ -74,6 +74,11 @@ def attention_backward(
     results = backward_calls.run(given, options, modify.numbers)
     if results is not MISS:
         return tuple(results)
+    if recorded(q):
+        raise InvalidOperand(
+            "attention_backward is called where torch.jit.trace or make_fx records operators, and it is none. Take the "
+            "gradients of tilewright.torch.attention there, by torch.autograd.grad."
+        )
     call = read_backward(
         grad, q, k, v, out, lse, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias,
         modify=modify, layout=layout, grad_lse=grad_lse, cu_seqlens=(cu_seqlens_q, cu_seqlens_k) if varlen else None,

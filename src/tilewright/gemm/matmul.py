@@ -125,8 +125,10 @@ def matmul(
             result = _made_before(a, b, c, alpha, beta, out, options, asked)
         if result is not MISS:
             return result
-    if traced or gradients.wanted((a, b, c, out, *(asked.operands.values() if asked is not None else ()))):
-        if not (traced or a_scale is b_scale is None):
+    recorded = not traced and gradients.recorded(a)
+    given = (a, b, c, out, *(asked.operands.values() if asked is not None else ()))
+    if traced or recorded or gradients.wanted(given):
+        if not (traced or recorded or a_scale is b_scale is None):
             raise InvalidOperand(
                 "a product of fp8 operands gives no gradients. Call it under torch.no_grad(), or use "
                 "tilewright.torch.fp8_linear, which rounds operands itself."

@@ -130,18 +130,21 @@ def warm_matmul(
         return MISS
     address, call = library.address, None
     ways: Ways[WarmProduct] | None = None  # where the call may be told by guards
+    torchs = library if isinstance(library, libraries.TorchArrays) else None
+    if torchs is not None and torchs.modes() and torchs.is_recorded():
+        return MISS
     try:
         if c is beta is None and type(alpha) is float and abs(alpha) < MOST_ALPHA:
             uses_c, scale = False, 0.0
             quick = not verify and (asked is None or asked.function is None)  # a check may come to what is remembered
-            if quick and isinstance(library, libraries.TorchArrays):
+            if quick and torchs is not None:
                 form = None
                 tensors: tuple[Any, ...] = (a, b) if out is None else (a, b, out)
                 if asked is not None:
                     _, activation, operands = asked
                     tensors, form = (*tensors, *operands.values()), (activation, *operands)
                 # b is often the same weight
-                ways = _lately.of((id(b), a.numel(), library.is_graded(), options, form, out is None))
+                ways = _lately.of((id(b), a.numel(), torchs.is_graded(), options, form, out is None))
                 call = ways.find(*tensors)
         elif type(alpha) in kinds or type(beta) in kinds:
             return MISS
@@ -150,6 +153,8 @@ def warm_matmul(
             uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
         numbers: tuple[float, ...] = ()
         if call is None:
+            if torchs is not None and torchs.is_recorded():  # by torch.jit.trace, say, under which guards say no
+                return MISS
             form, numbers = (None, ()) if asked is None else form_of(asked)
             call = calls.get(key_of(library, a, b, c, uses_c, out, options, asked, form))
             if ways is not None:

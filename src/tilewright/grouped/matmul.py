@@ -81,8 +81,9 @@ def grouped_matmul(
         if rung is not None or config is not None:
             raise InvalidOperand("rung and config choose a grouped kernel; a batch is a product of `matmul`.")
         return matmul(a, b, out=out, out_dtype=out_dtype, a_scale=a_scale, b_scale=b_scale)
-    if traced or gradients.wanted((a, b, out, a_scale, b_scale)):
-        if scaled and not traced:
+    recorded = not traced and gradients.recorded(a)
+    if traced or recorded or gradients.wanted((a, b, out, a_scale, b_scale)):
+        if scaled and not (traced or recorded):
             raise InvalidOperand("a product of fp8 operands gives no gradients. Call it under torch.no_grad().")
         differentiable = gradients.differentiable(
             "grouped_matmul",

@@ -60,6 +60,16 @@ def wanted(arrays: Iterable[Any]) -> bool:
     return any(x.requires_grad for x in tensors) and (tensors[0].is_cuda or current_executor() is not None)
 
 
+def recorded(array: Any) -> bool:
+    """Return whether torch.jit.trace or make_fx records what is done with this tensor: operators, and no launches."""
+    torch = loaded("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return False
+    from ..arrays import eager  # it imports torch
+
+    return eager.is_recorded()
+
+
 def _load() -> None:
     """Let torch's room register itself."""
     if not _differentiable:
@@ -74,7 +84,7 @@ def differentiable(name: str, unsupported: dict[str, Any], traced: bool) -> Call
     """Return what carries out calls of `name` with gradients, or as operators where they are `traced`.
 
     `unsupported`: the options that neither has, with their values. With one of them a traced call breaks the graph and
-    runs as it would without torch.compile. Raises InvalidOperand where gradients are asked for.
+    runs as it would without torch.compile. Raises InvalidOperand where gradients are asked for, or torch records.
     """
     _load()
     asked = {option: value for option, value in unsupported.items() if value is not None and value is not False}
@@ -83,6 +93,6 @@ def differentiable(name: str, unsupported: dict[str, Any], traced: bool) -> Call
     if traced:
         return partial(_untraced[name], **asked)
     raise InvalidOperand(
-        f"{next(iter(asked))} is not supported where an operand requires a gradient. Omit it, or call {name} on "
-        "detached tensors or under torch.no_grad()."
+        f"{next(iter(asked))} is not supported where an operand requires a gradient, or torch.jit.trace or make_fx "
+        f"records the call. Omit it, or call {name} on detached tensors or under torch.no_grad(), outside of a record."
     )

@@ -49,6 +49,13 @@ class TorchArrays(Arrays):
         self.duals = torch.autograd.forward_ad
         self.duals._current_level  # noqa: B018
         self.is_graded: Callable[[], bool] = torch.is_grad_enabled
+        self.modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+    def is_recorded(self) -> bool:
+        """See eager.is_recorded."""
+        from ..arrays import eager  # which imports torch
+
+        return eager.is_recorded()
 
     def pair(self, a: Any, b: Any) -> Signature:
         """Return what decides how two arrays are read, in one flat tuple: half the time of two signatures."""

@@ -184,15 +184,20 @@ class WarmCalls(Calls[WarmCall]):
         if library is None:
             return MISS
         call = ways = None
+        torchs = library if isinstance(library, libraries.TorchArrays) else None
+        if torchs is not None and torchs.modes() and torchs.is_recorded():
+            return MISS
         try:
-            if isinstance(library, libraries.TorchArrays):
+            if torchs is not None:
                 inputs: list[Any] = [one for one in given if one is not None]
                 tensors = inputs if out is None else (*inputs, out)
                 sizes = inputs[0].numel(), inputs[-1].numel()
-                ways = self._lately.of((sizes, library.is_graded(), options, *map(type, given), out is None))
+                ways = self._lately.of((sizes, torchs.is_graded(), options, *map(type, given), out is None))
                 call = ways.find(*tensors)
             if call is not None:
                 inputs = [*map(library.address, inputs)]
+            elif torchs is not None and torchs.is_recorded():  # by torch.jit.trace, say, under which guards say no
+                return MISS
             else:
                 key, inputs = _key(library, given, options, out)
                 call = self.get(key)

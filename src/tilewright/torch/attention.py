@@ -141,7 +141,10 @@ _alone = {one.__name__: torch.compiler.disable(one) for one in (attention, atten
 def _apart(name: str) -> Callable[..., Any]:
     """The function as torch.compile leaves it alone: the graph breaks. Raises InvalidOperand in a dispatch mode."""
     if not torch.compiler.is_dynamo_compiling():
-        raise InvalidOperand("score is not supported in a dispatch mode. Call attention outside.")
+        raise InvalidOperand(
+            "score is not supported in a dispatch mode, nor where torch.jit.trace or make_fx records the call. Call "
+            "attention outside."
+        )
     return _alone[name]
 
 

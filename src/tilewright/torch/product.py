@@ -61,6 +61,8 @@ def _on_cpu(
 def product_shape(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
     """numpy.matmul's rules. Extents may be symbolic. Raises InvalidOperand where they are known and do not fit."""
     left, right = a.shape, b.shape
+    if torch.jit.is_tracing():  # extents are tensors then
+        left, right = (torch.Size(map(int, shape)) for shape in (left, right))
     if len(right) == 2 and len(left) > 1 and type(left[-1]) is int and left[-1] == right[0]:
         return [*left[:-1], right[1]]
     if all(type(extent) is int for extent in (*left, *right)):
