@@ -47,6 +47,19 @@ def record(how, function, x):
     return make_fx(function, pre_dispatch=how == "before dispatch")(x)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tw.matmul(x, B), lambda x: tw.matmul(B, x), lambda x: tw.attention(x, K, V),
+        lambda x: tw.attention(K, x, V), lambda x: tw.grouped_matmul(x, GROUPS, ENDS), lambda x: tw.quantize(x, "e4m3"),
+        lambda x: tw.attention_varlen(x, rows(K), rows(V), STARTS, STARTS),
+    ],
+)  # fmt: skip
+def test_a_proxy_of_torch_fx_is_named_as_such(function):
+    with tw.emulator(), pytest.raises(InvalidOperand, match=r"is a value that torch.fx traces \(Proxy\)"):
+        torch.fx.symbolic_trace(function)
+
+
 def operands(name):
     attends = name in ("attention", "varlen", "sdpa")
     return [torch.randn(1, 2, 16, 64).bfloat16() if attends else torch.randn(8, 8) for _ in range(2)]

@@ -91,6 +91,15 @@ def broadcast(operand: Operand, shape: tuple[int, ...]) -> Operand:
     return operand.view(shape, tuple(0 if have == 1 else step for have, step in zip(own, strides, strict=True)))
 
 
+def refuse_proxy(value: Any, name: str) -> None:
+    """Raises InvalidOperand for what torch.fx.symbolic_trace passes, which has any attribute that it is asked for."""
+    if type(value).__module__.startswith("torch.fx."):
+        raise InvalidOperand(
+            f"{name} is a value that torch.fx traces ({type(value).__name__}), not an array. Trace with make_fx, "
+            "torch.export or torch.compile, or call this in a function of yours that torch.fx.wrap leaves whole."
+        )
+
+
 def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
     """The view of `value`, which the caller knows as `name`.
 
@@ -110,6 +119,7 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
         return _from_cupy(value, name, cupy, SHORT_NAMES)
     if isinstance(value, Float8Array):
         return _from_bytes(value, name, cupy)
+    refuse_proxy(value, name)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         jax = loaded("jax")
         kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"

@@ -11,7 +11,7 @@ from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
 from ..arrays.extents import check_out
 from ..arrays.scalar import flag, scalar
-from ..arrays.view import Operand, as_operand, broadcast
+from ..arrays.view import Operand, as_operand, broadcast, refuse_proxy
 from ..errors import InvalidOperand
 from .config import D_HEADS
 from .problem import DTYPES
@@ -62,6 +62,7 @@ def out_shape_of(q: Operand, v: Operand) -> tuple[int, ...]:
 
 def read_view(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) -> Operand:
     """The view of an argument of one of `dtypes`; `able` says which these are."""
+    refuse_proxy(value, name)
     dtype = DTYPE_NAMES[value.dtype] if isinstance(value, Operand) else getattr(value, "dtype", None)
     found = str(dtype).removeprefix("torch.") if dtype is not None else None
     operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div, numpy_dtype, parse_dtype
 from ..arrays.float8 import LARGEST, Float8Array, to_bits
 from ..arrays.loaded import loaded
-from ..arrays.view import as_operand
+from ..arrays.view import as_operand, refuse_proxy
 from ..errors import InvalidOperand, MissingDependency, install, suggests
 from ..jit.launch import current_executor
 from ..run.runner import run
@@ -50,6 +50,7 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
     short = parse_dtype(dtype, "dtype")
     if short not in FP8:
         raise InvalidOperand(f"dtype={dtype!r} is not fp8. Pass 'e4m3' or 'e5m2'.")
+    refuse_proxy(x, "x")
     shape = tuple(getattr(x, "shape", ()))
     _check_block(block, shape)
     torch, cupy = loaded("torch"), loaded("cupy")
