@@ -103,6 +103,7 @@ def matmul(
 
     Torch tensors that require a gradient get one, as tilewright.torch.matmul gives it; out, verify, rung and config are
     refused there. torch.compile keeps a call as one operator; with one of these, or with scales, its graph breaks.
+    torch.jit.trace and make_fx record that operator too, and there they are refused.
 
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or
     config), DeviceError (no GPU for host arrays, an error of the driver, or a product that first runs inside a CUDA
