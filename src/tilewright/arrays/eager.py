@@ -27,8 +27,8 @@ def is_watched() -> bool:
 
 def is_recorded() -> bool:
     """Return whether torch.jit.trace or make_fx records operators: a launch would be missing from the record."""
-    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
-    return bool(_is_traced() or (proxies is not None and proxies.get_proxy_mode() is not None))
+    mode = getattr(sys.modules.get("torch.fx.experimental.proxy_tensor"), "get_proxy_mode", None)
+    return bool(_is_traced() or (mode is not None and mode() is not None))
 
 
 def is_out_of_the_way() -> bool:
