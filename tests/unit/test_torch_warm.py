@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import struct
 import sys
+import warnings
 
 import pytest
 
@@ -479,6 +480,29 @@ def test_a_product_of_late_that_is_to_be_verified_is(board):
         tw.matmul(a, b)
         with pytest.raises(WrongResult):
             tw.matmul(a, b, verify=True)
+
+
+@pytest.mark.parametrize("times", [4, 2], ids=["told by guards", "known by its key"])
+@pytest.mark.parametrize("how", ["jit", "fx", "before dispatch"])
+def test_calls_that_are_remembered_are_recorded_as_operators(recorded, how, times):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    b, bias = torch.randn(48, 24), torch.randn(24)
+    k, v, q = (torch.randn(1, 2, 64, 64).bfloat16() for _ in range(3))
+    for function, x in (
+        (lambda x: tw.matmul(x, b), torch.randn(32, 48)),
+        (lambda x: tw.matmul(x, b, bias=bias, activation="silu"), torch.randn(32, 48)),
+        (lambda q: tw.attention(q, k, v), q),
+    ):
+        for _ in range(times):
+            function(x)
+        if how == "jit":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                graph = str(torch.jit.trace(function, (x,), check_trace=False).inlined_graph)
+        else:
+            graph = make_fx(function, pre_dispatch=how == "before dispatch")(x).code
+        assert "tilewright" in graph
 
 
 def no_reading(monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..jit.launch import current_executor
 from ..run import libraries
-from ..run.lately import Lately
+from ..run.lately import MOST_WAYS, Lately
 from ..run.warm import MISS, Calls
 from . import warm
 from .fusion import request
@@ -50,7 +50,6 @@ class WarmLayer:
     """For the ways in which the operands of its gradients lay of late."""
 
 
-MOST_WAYS = 4
 layer_calls: Calls[WarmLayer] = Calls()
 layers_lately: Lately[WarmLayer] = Lately()
 

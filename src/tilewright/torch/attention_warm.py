@@ -17,7 +17,7 @@ from ..attn import warm
 from ..attn.backward_score import differentiable
 from ..attn.score import modification_of
 from ..run import libraries
-from ..run.lately import Lately
+from ..run.lately import MOST_WAYS, Lately
 from ..run.warm import MISS, Calls, WarmCall
 
 _CODE = modification_of(None).code
@@ -49,10 +49,9 @@ class Known:
     """For the ways in which gradients of its result lay of late. What it holds goes with it when tables change."""
 
 
-MOST_WAYS = 4
 _forward: Calls[Known] = Calls()
 _lately: Lately[Known] = Lately()
-deterministic: Callable[[], bool] = getattr(
+_deterministic: Callable[[], bool] = getattr(
     torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
 )
 
@@ -108,10 +107,10 @@ def gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...]) -> Any:
         given = [q.data_ptr(), k.data_ptr(), v.data_ptr(), grad.data_ptr(), out.data_ptr(), lse.data_ptr()]
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    fixed, low = deterministic(), [one & 15 for one in given]
+    deterministic, low = _deterministic(), [one & 15 for one in given]
     for way in known.gradients:
         # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise than what was saved
-        if way.low == low and way.deterministic is fixed and way.lie_so(q, k, v, grad, out, lse):
+        if way.low == low and way.deterministic is deterministic and way.lie_so(q, k, v, grad, out, lse):
             return way.call.run(given)
     return MISS
 
@@ -128,14 +127,14 @@ def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], re
             (q, k, v, None, None, None, turned, out, lse, None),
             (
                 words["is_causal"], words["scale"], words["window"], words["softcap"], "bshd" if outside else "bhsd",
-                deterministic(), None, None, _CODE, _SLOPE,
+                _deterministic(), None, None, _CODE, _SLOPE,
             ),
         )  # fmt: skip
         if found is None:
             return
         laid = tuple((tuple(x.shape), x.stride(), x.dtype) for x in results)
         low = [one.data_ptr() & 15 for one in given]
-        way = Gradients(libraries.lying_as(*given), low, deterministic(), replace(found, results=laid))
+        way = Gradients(libraries.lying_as(*given), low, _deterministic(), replace(found, results=laid))
         known.gradients = (way, *known.gradients[: MOST_WAYS - 1])
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return
