@@ -14,11 +14,12 @@ import tilewright as tw
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig, Rung
 from tilewright.gemm.rungs import find_rung
-from tilewright.gemm.rungs.halves import HALVES_RUNGS, STRETCH
-from tilewright.gemm.stages import program_for
+from tilewright.gemm.rungs.halves import HALVES_RUNGS, STRETCH, halved_bytes
+from tilewright.gemm.stages import halving_team, program_for
 from tilewright.gpus import ARCHS
 from tilewright.lab.accuracy import VALUES, Exact, make_operands
 from tilewright.plan.plan import Plan
+from tilewright.run.program import SLOT
 
 T04, T05 = HALVES_RUNGS
 SMALL = GemmConfig(64, 64, 64, warp_m=16, warp_n=64, stages=2, group_m=2, staged=1)
@@ -71,17 +72,29 @@ def test_k_of_zero_gives_beta_times_c(rung):
 def test_what_all_products_share_is_made_once(rung, shared, entries):
     problem = bench_of(rung, fp32(40, 36, 44, batch=3, shared_b=shared)).problem
     program = program_for(problem, Plan(rung, SMALL, "", ""))
-    assert [stage.name for stage in program.stages] == ["halve a", "halve b", "product"]
-    assert [stage.problem.batch for stage in program.stages] == [3, entries, 3]
+    assert [stage.name for stage in program.stages] == ["halve", "product"]
+    lines = 3 * 40 + entries * 36
+    once = halved_bytes(rung.halves, 40, 44, 3) + halved_bytes(rung.halves, 36, 44, entries)
+    assert once <= program.workspace_bytes < once + 3 * SLOT
+    counters = bench_of(rung, fp32(40, 36, 44, batch=3, shared_b=shared)).run(rung, SMALL).before[0].counters
+    assert counters.global_store_sectors <= (lines * (2 * rung.halves * 44 + 32)) // 32 + lines + 2
+
+
+@pytest.mark.parametrize(("k", "team"), [(90, 32), (600, 64), (1030, 128), (2100, 256), (4200, 256)])
+@pytest.mark.parametrize("layouts", ["nt", "tn", "ss"])
+def test_teams_of_every_size_make_lines_and_clusters_others(layouts, k, team):
+    """Of the last ks threads cannot keep all their elements, and read some again."""
+    assert halving_team(k) == team
+    bench_of(T05, fp32(41, 35, k, layouts=layouts)).run(T05, SMALL, sms=2).assert_right()
 
 
 @pytest.mark.parametrize("layouts", ["nn", "tt"])
 def test_making_halves_writes_whole_sectors(layouts):
-    """4 bytes an element are read, and again across k; 4 are written, and 8 a line."""
+    """4 bytes an element are read, once where k is short; 4 are written, and 8 a line."""
     product = bench_of(T05, fp32(128, 128, 128, layouts=layouts)).run(T05, T05.default)
-    for counters in (result.counters for result in product.before):
-        assert counters.global_load_sectors in (128 * 128 * 4 // 32, 2 * 128 * 128 * 4 // 32)
-        assert counters.global_store_sectors <= 128 * 128 * 4 // 32 + 128 + 4
+    (counters,) = [result.counters for result in product.before]
+    assert counters.global_load_sectors == 2 * 128 * 128 * 4 // 32
+    assert counters.global_store_sectors <= 2 * (128 * 128 * 4 // 32 + 128 + 4)
 
 
 # --- tf32 ------------------------------------------------------------------------------------------------------------
@@ -226,7 +239,7 @@ def test_matmul_takes_it_by_name_and_gives_its_memory_back(rung):
     a, b = rng.standard_normal((3, 20, 50), np.float32), rng.standard_normal((50, 40), np.float32)
     with tw.emulator() as emulator:
         out = tw.matmul(a, b, precision=rung.precision, rung=rung.id, config=SMALL)
-        assert len(emulator.results) == 3
+        assert len(emulator.results) == 2
         assert not emulator.memory._buffers, "the workspace is given back"
     np.testing.assert_allclose(out, a.astype(np.float64) @ b, atol=1e-5 if rung is T05 else 0.1)
 

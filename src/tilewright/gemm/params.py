@@ -18,7 +18,7 @@ LAYOUTS = {
     "widen": ("PackArgs", "<2Q5q3i4x"),
     "dequantise": ("DequantiseArgs", "<3Q7q2i"),
     "split": ("SplitArgs", "<2Q4q2i"),
-    "halve": ("HalveArgs", "<2Q3q2i"),
+    "halve": ("HalveArgs", "<2Q3q2Q3q3i4x"),
     "sum_parts": ("SumPartsArgs", "<Q2qi4x"),
     "sign_rows": ("SignRowsArgs", "<2Q4q2iI4x"),
     "check_rows": ("CheckRowsArgs", "<5Q10q3iI2f"),
@@ -90,10 +90,12 @@ def split_params(work: GemmProblem, source: Address, records: Address) -> Templa
     )  # fmt: skip
 
 
-def halve_params(work: GemmProblem, source: Address, target: Address) -> Template:
-    """HalveArgs: the m lines of k elements of `work.a`, to scaled halves."""
+def halve_params(product: GemmProblem, to_a: Address, to_b: Address) -> Template:
+    """HalveArgs: the operands of `product`, by rows of A and columns of B, to scaled halves."""
+    a, b = product.a, product.b
     return pack(
-        LAYOUTS["halve"][1], source, target, work.a.batch_stride, work.a.row_stride, work.a.col_stride, work.m, work.k,
+        LAYOUTS["halve"][1], Place("a"), to_a, a.batch_stride, a.row_stride, a.col_stride,
+        Place("b"), to_b, b.batch_stride, b.col_stride, b.row_stride, product.m, product.n, product.k,
     )  # fmt: skip
 
 

@@ -135,35 +135,53 @@ _HALVING = 256
 
 @dataclass(frozen=True)
 class Halve:
-    """The kernel that makes scaled halves of an operand (cuda/gemm/halve.cuh). Its problem: as Split's."""
+    """The kernel that makes scaled halves of both operands of its problem (cuda/gemm/halve.cuh)."""
 
     parts: int
 
     def __str__(self) -> str:
         return "halve"
 
-    @staticmethod
-    def _k_inner(problem: GemmProblem) -> bool:
-        """Return whether a block takes one line; else a cluster 32, which are side by side in memory."""
-        return problem.a.unit(problem.m, problem.k) != "row"
-
-    def _share(self, problem: GemmProblem) -> int:
-        """Blocks of a cluster."""
-        return 1 if self._k_inner(problem) else 8
-
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         constants: dict[str, Constant] = {
-            "threads": _HALVING, "share": self._share(problem), "parts": self.parts, "k_inner": self._k_inner(problem),
-            "wide": problem.a.readable(problem.m, problem.k, ITEM_BYTES["f32"], 16),
+            "threads": _HALVING, "team": halving_team(problem.k), "share": _halving_cluster(problem),
+            "parts": self.parts,
         }  # fmt: skip
+        for name, (lies, lines) in _lines_of(problem).items():
+            constants[f"{name}_k_inner"] = _k_inner(lies, lines, problem.k)
+            constants[f"{name}_wide"] = lies.readable(lines, problem.k, ITEM_BYTES["f32"], 16)
         return compile_rung("gemm/halve.cuh", constants, "halve", arch.name)
 
     def shape(self, problem: GemmProblem) -> Launch:
         """See Rung.shape."""
-        share = self._share(problem)
-        blocks = problem.m if self._k_inner(problem) else ceil_div(problem.m, 32) * share
+        share, of_teams = _halving_cluster(problem), _HALVING // halving_team(problem.k)
+        blocks = sum(
+            share * ceil_div(lines, of_teams * share if _k_inner(lies, lines, problem.k) else 32)
+            for lies, lines in _lines_of(problem).values()
+        )
         return Launch((blocks, problem.batch, 1), (_HALVING, 1, 1), b"", overlaps=True, cluster=share)
+
+
+def halving_team(k: int) -> int:
+    """Threads that make a line along k, which keep 16 elements each."""
+    return min(max(1 << (ceil_div(k, 16) - 1).bit_length(), 32), _HALVING)
+
+
+def _lines_of(problem: GemmProblem) -> dict[str, tuple[Matrix, int]]:
+    """How the rows of A and the columns of B lie, as rows, and how many they are."""
+    b = replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride)
+    return {"a": (problem.a, problem.m), "b": (b, problem.n)}
+
+
+def _k_inner(lies: Matrix, lines: int, k: int) -> bool:
+    """Return whether a team takes one line; else a cluster takes 32, which are side by side in memory."""
+    return lies.unit(lines, k) != "row"
+
+
+def _halving_cluster(problem: GemmProblem) -> int:
+    """Blocks of a cluster."""
+    return 1 if all(_k_inner(lies, lines, problem.k) for lies, lines in _lines_of(problem).values()) else 8
 
 
 _of_rows: Recent[Any, CompiledKernel] = Recent(limits.kernels)
@@ -270,18 +288,19 @@ def _split_stage(
     return Stage(f"split {name}", split, work, split.shape(work), params), target, place
 
 
-def _halve_stage(name: str, problem: GemmProblem, parts: int, workspace: Workspace) -> tuple[Stage, Matrix, Place]:
-    """Do as pack_stage, into scaled halves."""
-    source, lines = (
-        (problem.a, problem.m) if name == "a"
-        else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n)
-    )  # fmt: skip
-    copies = problem.batch if source.batch_stride else 1
-    place = workspace.room(halved_bytes(parts, lines, problem.k, copies))
-    work = GemmProblem(lines, 1, problem.k, source, Matrix(0, 0), Matrix(0, 1), None, copies)
-    kernel = Halve(parts)
-    made = Stage(f"halve {name}", kernel, work, kernel.shape(work), halve_params(work, Place(name), place))
-    return made, halved_matrix(name, parts, lines, problem.k, copies > 1), place
+def _halve_stage(
+    problem: GemmProblem, parts: int, workspace: Workspace
+) -> tuple[Stage, tuple[Matrix, Place], tuple[Matrix, Place]]:
+    """The scaled halves of A and B, and for each how they then lie, and where."""
+    made = []
+    for name, (lies, lines) in _lines_of(problem).items():
+        copies = problem.batch if lies.batch_stride else 1
+        place = workspace.room(halved_bytes(parts, lines, problem.k, copies))
+        made.append((halved_matrix(name, parts, lines, problem.k, copies > 1), place))
+    a, b = made
+    entries = problem.batch if problem.a.batch_stride or problem.b.batch_stride else 1
+    work, kernel = replace(problem.bare, batch=entries), Halve(parts)
+    return Stage("halve", kernel, work, kernel.shape(work), halve_params(work, a[1], b[1])), a, b
 
 
 def _batch_of_parts(problem: GemmProblem, parts: int) -> GemmProblem:
@@ -343,14 +362,16 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
     if parts > 1 and plan.rung.parts_as_batch:
         config, product, copies = replace(config, split_k=1), _batch_of_parts(problem, parts), parts
     whole = product
-    for name in "ab" if plan.rung.splits else plan.rung.packs(problem, plan.packs):
-        if plan.rung.halves:
-            prepared, lies, places[name] = _halve_stage(name, whole, plan.rung.halves, workspace)
-        else:
-            prepare = _split_stage if plan.rung.splits else pack_stage
+    if plan.rung.halves:
+        halved, (a, places["a"]), (b, places["b"]) = _halve_stage(whole, plan.rung.halves, workspace)
+        stages.append(halved)
+        product = replace(product, a=a, b=b)
+    else:
+        prepare = _split_stage if plan.rung.splits else pack_stage
+        for name in "ab" if plan.rung.splits else plan.rung.packs(problem, plan.packs):
             prepared, lies, places[name] = prepare(name, whole, config, workspace)
-        stages.append(prepared)
-        product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
+            stages.append(prepared)
+            product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
     tiled, main = Tiled(plan.rung, config, plan.rows), len(stages)
     if parts == 1:
         order = (places["a"], places["b"], places["c"], places["out"])

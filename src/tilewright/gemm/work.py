@@ -176,7 +176,7 @@ def _stores(problem: GemmProblem, config: GemmConfig, way: str) -> int:
 
 
 def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> tuple[int, ...]:
-    """Bytes that each launch reads and writes which prepares an operand: whole tiles are written."""
+    """Bytes that each launch reads and writes which prepares operands: whole tiles are written."""
     item = ITEM_BYTES[problem.dtype]
     moved = []
     for name in "ab" if rung.splits else packs:
@@ -184,7 +184,7 @@ def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[s
         # parts of 2 bytes: three of bf16, or one or two scaled halves
         written = copied.bytes * 2 * (rung.halves or 3) // item if rung.splits else copied.bytes
         moved.append(item * copied.copies * copied.lines * copied.length + written)
-    return tuple(moved)
+    return (sum(moved),) if rung.halves else tuple(moved)
 
 
 @lru_cache(maxsize=256)

@@ -228,6 +228,11 @@ def _mebibytes(record: Record) -> str:
     return ", ".join("-" if one is None else f"{one >> 20}" for one in held)
 
 
+BACKWARD_PAGE: tuple[Column, ...] = (
+    *attention.SIZES,
+    ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
+    ("MiB held, cuDNN's", _mebibytes),
+)
 PEERS_PAGE: tuple[Column, ...] = (SIZES_PAGE[0], SIZES_PAGE[1], ("who", _rung), *SIZES_PAGE[2:])
 TILES_PAGE: tuple[Column, ...] = (
     *SIZES_PAGE[:2],
@@ -331,11 +336,8 @@ PAGES: dict[str, Page] = {
     "attention-sizes": attention.SIZES,
     "attention-planned": attention.SIZES,
     "attention-windows": attention.SIZES,
-    "attention-backward": (
-        *attention.SIZES,
-        ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
-        ("MiB held, cuDNN's", _mebibytes),
-    ),
+    "attention-backward": BACKWARD_PAGE,
+    "attention-backward-ampere": BACKWARD_PAGE,
     "attention-decode": attention.DECODE,
     "attention-packed": attention.PACKED,
     "attention-stalls": attention.STALLS,
