@@ -121,6 +121,39 @@ def test_null_pointers_and_structs():
         tw.emulate(source, "k", 1, 1, [np.zeros(1, np.float32), None, b"abc"])
 
 
+@pytest.mark.parametrize("place", [1, 2, 3, 4, 6])
+def test_no_number_is_not_zero(place):
+    args = [np.zeros(8), *VALUES]
+    args[place] = None
+    with pytest.raises(InvalidOperand, match=r"is a null pointer; the kernel's parameter is .*Pass a number"):
+        tw.emulate(NUMBERS, "k", 1, 1, args)
+
+
+IN_PLACE = "__global__ void k(float *x, float *y) { int i = threadIdx.x; y[i] = x[i] + 1; x[i] = y[i] * 10; }"
+
+
+def test_one_array_given_twice_is_one_buffer():
+    z = np.arange(32, dtype=np.float32)
+    both = tw.emulate(IN_PLACE, "k", 1, 32, [z, z]).arrays
+    assert [x.tolist() for x in both] == [(10 * (z + 1)).tolist()] * 2
+    assert z.tolist() == list(range(32))
+    texts = tw.emulate(IN_PLACE, "k", 1, 32, ["f32[32]=ones", "f32[32]=ones"]).arrays
+    assert [x[0] for x in texts] == [20, 2]
+
+
+def test_arrays_that_overlap_are_refused_and_neighbours_are_not():
+    z = np.arange(64, dtype=np.float32)
+    for other in (z[:], z[:32], z[::2]):
+        with pytest.raises(InvalidOperand, match="arguments 0 and 1 are two arrays over the same memory"):
+            tw.emulate(IN_PLACE, "k", 1, 32, [z, other])
+    assert tw.emulate(IN_PLACE, "k", 1, 32, [z[::2], z[1::2]]).arrays[0][1] == 30
+
+
+def test_a_masked_array_is_no_buffer():
+    with pytest.raises(InvalidOperand, match="the mask would be ignored"):
+        tw.emulate(IN_PLACE, "k", 1, 1, [np.ma.zeros(4, np.float32), np.zeros(4, np.float32)])
+
+
 def test_arguments_may_be_given_by_name():
     source = """/* void axpy(int wrong) */ __global__ void axpy(const float *__restrict__ x, float y[], float a = 2,
         int n /* , not this */ = 3) { int i = threadIdx.x; if (i < n) y[i] += a * x[i]; }"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import tilewright as tw
 import tilewright.epilogue
@@ -132,6 +133,22 @@ def test_a_bias_that_hides_by_a_huge_number_leaves_rows_of_it_finite(least):
     assert lse[0, 0, 3] == np.float32(least)
     rest = [x[:, :, [n for n in range(20) if n != 3]] for x in (out, lse, q)]
     judge(*rest, k, v, bias=np.delete(bias, 3, 0))
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(np.float16, 1e8), (bfloat16, 1e9)])
+@pytest.mark.parametrize("rung", ["a06", "a20", "a24"])
+def test_scores_up_to_the_bound_of_the_page_give_the_value_of_the_largest(rung, dtype, largest):
+    """docs/attention.md: a row's maximum is subtracted with one rounding of its product by the scale."""
+    q, k, v = (x.astype(dtype) for x in operands(1, 1, 1, 192, 256, 64))
+    scores = q[0, 0].astype(np.float64) @ k[0, 0].astype(np.float64).T
+    with tw.emulator():
+        out = tw.attention(q, k, v, scale=largest / np.abs(scores).max(), rung=rung)
+    want = v[0, 0][scores.argmax(1)].astype(np.float64)
+    ordered = np.sort(scores, 1) * (largest / np.abs(scores).max())
+    alone = ordered[:, -1] - ordered[:, -2] > 1000  # one key has all of the weight
+    assert alone.mean() > 0.9
+    step = 2.0 ** (-10 if dtype is np.float16 else -7)  # of the weight, which is no power of two, and of the result
+    np.testing.assert_allclose(np.asarray(out, np.float64)[0, 0][alone], want[alone], rtol=2 * step)
 
 
 def test_entries_that_a_grids_last_axis_does_not_hold_are_right(monkeypatch):

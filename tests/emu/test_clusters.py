@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hopper_prelude import fault, kernel, run
 
+import tilewright as tw
 from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.jit import compile_source
 from tilewright.jit.tensor_map import TensorMap
 
 
@@ -38,6 +40,12 @@ def test_a_launch_may_bring_the_cluster_and_has_to_be_made_of_whole_ones():
     fixed = kernel("u32 *out", "out[0] = 1;", "__cluster_dims__(2, 1, 1)")
     with pytest.raises(ConfigRejected, match=r"a cluster of \(3, 1, 1\), but k was compiled for \(2, 1, 1\)"):
         run(fixed, ["u32[6]=zeros"], grid=6, cluster=3)
+
+
+def test_gpus_before_hopper_have_no_clusters():
+    ptx = compile_source("__global__ void k(int *out) { out[blockIdx.x] = 1; }", entry="k", arch="sm_80")
+    with pytest.raises(ConfigRejected, match=r"a cluster of \(2, 1, 1\): .*A100.* \(sm_80\) has none"):
+        tw.emulate(ptx.ptx, ptx.entry, 4, 1, ["i32[4]"], gpu="A100", cluster=2)
 
 
 RING = """

@@ -384,6 +384,7 @@ A, B = np.ones((9, 16), np.float16), np.ones((2, 16, 8), np.float16)
     [
         (A, B, [5, 3], "must not fall, from 0 to at most the 9 rows of a"),
         (A, B, [-1, 3], "must not fall"),
+        (A, B, np.ma.masked_array([2, 4], mask=[1, 0]), "offs is a masked array"),
         (A, B, [5, 10], "it ends with 10"),
         (A, B, [1, 2, 3], "for 2 groups, and offs ends 3"),
         (A, B, [[1, 2]], "integers \\[groups\\]"),

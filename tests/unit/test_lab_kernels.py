@@ -72,6 +72,11 @@ def test_banks_of_a_rung_are_those_of_its_lines():
     assert after.wavefronts / after.requests == 8
 
 
+@pytest.mark.parametrize("rung", ["f01", "f02", "f03"])
+def test_counts_are_of_a_product_that_has_a_k(rung):
+    assert lab.banks_of(rung).problem.endswith(" x 128")
+
+
 def test_banks_of_a_file_are_those_of_its_lines(tmp_path, mine):
     found = lab.banks_of(new_kernel(tmp_path / "banks.cu", "banks"))
     text = (tmp_path / "banks.cu").read_text().splitlines()

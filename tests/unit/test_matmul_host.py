@@ -252,6 +252,8 @@ def test_shapes_that_do_not_fit_are_named():
     refuse(["a (3, 4)", "b (5, 6)", "4 elements", "second to last has 5"], random(3, 4), random(5, 6))
     refuse(["b's last has 5"], random(3, 4), random(5))
     refuse(["(2,) and (3,) do not broadcast"], random(2, 3, 4), random(3, 4, 5))
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        refuse(["too many batch axes", "reshape"], random(*[1] * 40, 3, 4), random(4, 5))
     refuse(["a has no axis"], random(), random(4, 5))
     refuse(["exactly (3, 5)", "(5, 3)"], random(3, 4), random(4, 5), out=random(5, 3))
     refuse(["c (4,)", "(3, 5)"], random(3, 4), random(4, 5), c=random(4))

@@ -91,7 +91,7 @@ def test_prepare_runs_what_it_says_and_then_nothing_is_planned(monkeypatch):
             tw.prepare(b, range(0))
         with pytest.raises(InvalidOperand, match=f"holds {2**70} rows; kernels take"):
             tw.prepare(b, (1, 2**70))
-        for not_rows in (4, "4", [2.5]):
+        for not_rows in (4, "4", [2.5], np.ones((2, 3), np.float32)):
             with pytest.raises(InvalidOperand, match="is not whole numbers of rows"):
                 tw.prepare(b, not_rows)
         with pytest.raises(InvalidOperand, match="takes a matrix"):

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InvalidOperand
 from . import dlpack
 from .loaded import loaded
-from .view import Operand, torch_stream
+from .view import Operand, refuse_masked, torch_stream
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
 
 def host_integers(value: Any, wanted: Wanted) -> np.ndarray:
     """Numbers of the host, of any dtype of integers. Raises InvalidOperand."""
+    refuse_masked(value, wanted.name)
     try:
         numbers = np.asarray(value)
     except ValueError as error:

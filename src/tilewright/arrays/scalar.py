@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -28,4 +29,5 @@ def scalar(value: Any, name: str) -> float:
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InvalidOperand(f"{name}={value!r} is not a number that float32 can hold: {error}.") from error
+        why = "it is too large" if isinstance(value, Real) else str(error).removeprefix("required argument ")
+        raise InvalidOperand(f"{name}={value!r:.60} is not a number that float32 can hold: {why}.") from error

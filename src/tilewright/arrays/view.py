@@ -200,12 +200,17 @@ def _from_bytes(array: Float8Array, name: str, cupy: Any) -> Operand:
     raise InvalidOperand(f"{name} is a Float8Array of {type(array.bits).__name__}; its bits are NumPy's or CuPy's.")
 
 
-def _from_numpy(array: np.ndarray, name: str, names: Mapping[str, str]) -> Operand:
-    """`names`: the dtypes that are taken, by NumPy's names for them."""
+def refuse_masked(array: Any, name: str) -> None:
+    """Raise InvalidOperand for an array of numpy.ma, called `name`."""
     masked = loaded("numpy.ma")  # loaded wherever an array is masked; np.ma would load it, which takes a while
     if masked is not None and isinstance(array, masked.MaskedArray):
         advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
         raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")
+
+
+def _from_numpy(array: np.ndarray, name: str, names: Mapping[str, str]) -> Operand:
+    """`names`: the dtypes that are taken, by NumPy's names for them."""
+    refuse_masked(array, name)
     dtype, described, _ = _numpy_type(array.dtype)
     if names is not SHORT_NAMES:
         dtype = names.get(described, "")

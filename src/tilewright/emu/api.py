@@ -214,7 +214,7 @@ def run(
     started = time.perf_counter()
     program = decoded(ptx, entry, order is not None, red_zones)
     _check_launch(program, grid, block, params, shared_bytes, gpu)
-    cluster = check_cluster(program.entry, grid, cluster)
+    cluster = check_cluster(program.entry, grid, cluster, find_gpu(gpu))
     reporter = Reporter(hazards, Sources(sources), {} if order is None else {"order": str(order)}, strict=strict)
     trace = Trace(len(program.instructions), len(program.blocks))
     cooperates = program.cooperates

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..arrays import float8
 from ..arrays.dtypes import FP8
+from ..arrays.view import refuse_masked
 from ..errors import InvalidOperand, did_you_mean
 from . import safetensors
 from .isa.convert import f32_to_bf16
@@ -44,7 +45,7 @@ _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
 @dataclass
 class Argument:
     """One argument: `array` for a buffer (C order, the caller's own where it is), else `scalar`. `text` is how the
-    caller wrote it."""
+    caller wrote it. Neither: a null pointer."""
 
     text: str
     kind: str
@@ -212,6 +213,7 @@ def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
             ) from error
     if isinstance(value, str):
         return _parse(value, np.random.default_rng(seed) if isinstance(seed, int) else seed)
+    refuse_masked(value, "an argument")
     if isinstance(value, np.ndarray) and value.ndim:
         if value.dtype.hasobject:
             raise InvalidOperand(f"an array of {value.dtype} cannot be a device buffer")
@@ -221,7 +223,7 @@ def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
         scalar: Any = np.asarray(value).astype(np.asarray(value).dtype.newbyteorder("="))[()]
         return Argument(f"{scalar.dtype} {scalar}", "", scalar=scalar)
     if value is None:
-        return Argument("None", "", scalar=0)
+        return Argument("None", "")
     if isinstance(value, bool | int | float):
         return Argument(repr(value), "", scalar=value)
     if isinstance(value, bytes | bytearray):

@@ -11,6 +11,7 @@ from .ptx import Function, Instruction
 from .task import Triple
 
 if TYPE_CHECKING:
+    from ..gpus import Gpu
     from .machine import Machine
 
 
@@ -18,7 +19,7 @@ MOST = 16
 """Blocks of a cluster; more than 8 take an attribute of the kernel on a GPU."""
 
 
-def check_cluster(entry: Function, grid: Triple, given: Triple | None) -> Triple | None:
+def check_cluster(entry: Function, grid: Triple, given: Triple | None, gpu: Gpu) -> Triple | None:
     """The cluster of a launch, by the launch or by the kernel; None without. Raises where it cannot be launched."""
     text = entry.directives.get("reqnctapercluster")
     fixed = None
@@ -30,6 +31,8 @@ def check_cluster(entry: Function, grid: Triple, given: Triple | None) -> Triple
     cluster = fixed or given
     if cluster is None:
         return None
+    if gpu.arch.compute_capability < (9, 0):
+        raise ConfigRejected(f"a cluster of {cluster}: {gpu.name} ({gpu.arch.name}) has none; GPUs from sm_90 on do.")
     if min(cluster) < 1 or cluster[0] * cluster[1] * cluster[2] > MOST:
         raise InvalidOperand(f"a cluster of {cluster}: 1 to {MOST} blocks are allowed")
     if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):

@@ -157,7 +157,8 @@ def emulate(
     grid, block: blocks of the grid and threads of a block, one to three sizes each.
     args: one for each parameter of the kernel, in order or by name:
             a NumPy array              a device buffer of the type that the C++ parameter points to; the caller's array
-                                       stays as it is
+                                       stays as it is. The same array twice is one buffer; arrays that overlap are
+                                       refused
             a number                   passed by value
             None                       a null pointer
             bytes, Struct              fill a struct; a Struct (tilewright.emu) may hold arrays and tensor maps

@@ -141,8 +141,10 @@ def pack(
             argument = parse_argument(value, random)
             if argument.array is not None:
                 _check_array(argument, parameter, declared_type, called)
-                address = memory.add(argument.array, f"argument {number}", empty=argument.empty)
-                shared_by[id(value)] = address
+                if isinstance(value, str) or id(value) not in shared_by:
+                    _refuse_overlap(value, number, args)
+                    shared_by[id(value)] = memory.add(argument.array, f"argument {number}", empty=argument.empty)
+                address = shared_by[id(value)]
                 packed.buffers.append(BufferArgument(number, address, argument.array))
                 data = address.to_bytes(8, "little")
             else:
@@ -150,6 +152,18 @@ def pack(
         params[parameter.offset : parameter.offset + parameter.size] = data
     packed.params = bytes(params)
     return packed
+
+
+def _refuse_overlap(value: Any, number: int, args: Sequence[Any]) -> None:
+    """Raise InvalidOperand where an earlier argument is another array over some of the same memory: each would be a
+    buffer of its own, and no GPU's."""
+    for earlier, other in enumerate(args[:number]):
+        both = isinstance(value, np.ndarray) and isinstance(other, np.ndarray) and value.ndim
+        if both and np.shares_memory(value, other):
+            raise InvalidOperand(
+                f"arguments {earlier} and {number} are two arrays over the same memory; they would be two buffers. "
+                "Pass one array twice, or copies."
+            )
 
 
 def _tensor_map(
@@ -248,6 +262,10 @@ def scalar_bytes(argument: Argument, parameter: Parameter, declared: ParameterTy
     given = f"{called} ({argument.text})"
     wanted = described(parameter, declared)
     known = declared is not None and declared.kind and not declared.vector
+    if scalar is None:
+        if parameter.size == 8 and (declared is None or declared.pointers):
+            return bytes(size)
+        raise InvalidOperand(f"{given} is a null pointer; the kernel's parameter is {wanted}. Pass a number.")
     if declared is not None and declared.pointers:
         if isinstance(scalar, bool | int | np.integer) and int(scalar) == 0:
             return bytes(size)

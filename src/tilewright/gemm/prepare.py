@@ -51,8 +51,8 @@ def prepare(
         raise InvalidOperand(f"b has shape {view.shape}; prepare takes a matrix [k, n].")
     try:
         chosen = representatives(m)
-    except TypeError as error:
-        raise InvalidOperand(f"m={m!r} is not whole numbers of rows. Pass some, such as range(1, 4097).") from error
+    except (TypeError, ValueError) as error:  # of an array of arrays, whose comparison has no one truth
+        raise InvalidOperand(f"m={m!r:.60} is not whole numbers of rows. Pass some, such as range(1, 4097).") from error
     if not chosen or chosen[-1] > LARGEST_EXTENT:
         held = "no number of rows" if not chosen else f"{chosen[-1]} rows; kernels take {LARGEST_EXTENT} at most"
         raise InvalidOperand(f"m holds {held}. Pass some, such as range(1, 4097).")

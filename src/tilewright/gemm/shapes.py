@@ -48,6 +48,8 @@ def matmul_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
         raise InvalidOperand(f"a {a} and b {b} do not fit: a's last axis has {k} elements, b's {where} has {b_k}.")
     try:
         batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch)) if a_batch or b_batch else ()
+    except RuntimeError as error:
+        raise InvalidOperand(f"a {a} and b {b} have too many batch axes: {error}. Join some by reshape.") from None
     except ValueError:
         raise InvalidOperand(
             f"a {a} and b {b} do not fit: their batch axes {tuple(a_batch)} and {tuple(b_batch)} do not "

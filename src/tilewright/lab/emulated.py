@@ -71,7 +71,8 @@ def _rung(rung: AnyRung, config: AnyConfig, gpu: Gpu, dtype: str | None, d_head:
         step = AttentionStep(rung, config, problem)
         told = f"attention {problem.dtype}, {rows} queries, {problem.seq_k} keys, d_head {d_head}"
     else:
-        m, n, k = lcm(_SIDE, config.tile_m), lcm(_SIDE, config.tile_n), lcm(128, config.tile_k)  # type: ignore[union-attr]
+        m, n = lcm(_SIDE, config.tile_m), lcm(_SIDE, config.tile_n)  # type: ignore[union-attr]
+        k = lcm(128, config.tile_k or 1)  # type: ignore[union-attr]
         problem = GemmProblem.dense(m, n, k, dtype=problem.dtype, precision=problem.precision)
         step = Step(rung, config, problem)  # type: ignore[arg-type]
         told = f"{problem.kind} {m} x {n} x {k}"
