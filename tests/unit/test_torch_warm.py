@@ -43,7 +43,7 @@ class HostTensors(libraries.TorchArrays):
         self.types = (torch.Tensor, torch.nn.Parameter)
         self.address = torch.Tensor.data_ptr
         self._byte, self.is_graded = torch.uint8, torch.is_grad_enabled
-        self.modes = torch._C._len_torch_dispatch_stack
+        self.modes, self.is_recorded = torch._C._len_torch_dispatch_stack, eager.is_recorded
         self._bump = torch.autograd.graph.increment_version
 
     def stream(self, ordinal):
