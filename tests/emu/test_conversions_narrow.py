@@ -98,6 +98,28 @@ def test_numbers_are_rounded_once_to_bf16(kind, mode):
         assert result in (want, want | 0x8000 if number == 0 else want), (number, hex(result), hex(want))
 
 
+@pytest.mark.parametrize("mode", ["rm", "rp"])
+def test_fp32_is_rounded_up_or_down_to_bf16(mode):
+    bits = np.random.default_rng(4).integers(0, 2**32, 400, dtype=np.uint32)
+    bits[:6] = [0, 0x80000000, 0x7F7FFFFF, 0xFF7FFFFF, 1, 0x80000001]
+    got = execute(f"cvt.{mode}.bf16.f32 %d, %a;", "b16", ["f32"], [bits])
+    for result, number in zip(got.tolist(), bits.view(np.float32).tolist(), strict=True):
+        if np.isnan(number):
+            assert result == 0x7FFF
+        elif np.isinf(number):
+            assert result == (0x7F80 if number > 0 else 0xFF80)
+        else:
+            assert result in (bf16_of(Fraction(number), mode), 0x8000 if number == 0 else -1), (number, hex(result))
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("s8", -128, 127), ("u8", 0, 255)])
+def test_bf16_becomes_a_byte(kind, least, most):
+    every = np.arange(0, 1 << 16, 37, dtype=np.uint16)[:1024]
+    values = np.trunc((every.astype(np.uint32) << 16).view(np.float32).astype(np.float64))
+    got = execute(f"cvt.rzi.{kind}.bf16 %d, %a;", kind, ["b16"], [every])
+    np.testing.assert_array_equal(got, np.clip(np.nan_to_num(values, nan=0), least, most))
+
+
 @pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
 def test_bf16_becomes_whole(mode):
     every = np.arange(0, 1 << 16, 37, dtype=np.uint16)[:1024]

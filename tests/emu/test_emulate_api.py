@@ -487,3 +487,22 @@ def test_a_large_table_for_which_no_pages_can_be_had_is_asked_of_numpy(monkeypat
     monkeypatch.setattr(memory.mmap, "mmap", refuse)
     for table in (pages, memory.sparse_zeros(shape, np.int32)):
         assert (table.shape, table.dtype, table.any()) == (shape, np.int32, False)
+
+
+@pytest.mark.parametrize("read", ["clock64()", "clock()", "globaltimer()"])
+@pytest.mark.parametrize("compiled", ["1", "0"])
+def test_clocks_step_on_within_a_straight_run(monkeypatch, read, compiled):
+    monkeypatch.setenv("TILEWRIGHT_EMULATOR_C", compiled)
+    source = f"""
+    __device__ long long globaltimer() {{
+        long long t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t;
+    }}
+    extern "C" __global__ void k(long long *out, float x) {{
+        long long a = {read}; __nanosleep(10); long long b = {read};
+        for (int i = 0; i < 50; ++i) x = __fadd_rn(x, 1.5f);
+        asm volatile("" : "+f"(x) :: "memory");
+        out[0] = b - a, out[1] = {read} - b, out[2] = x;
+    }}"""
+    short, long, _ = tw.emulate(source, "k", 1, 1, [np.zeros(3, np.int64), np.float32(2)]).arrays[0]
+    assert short > 0
+    assert long >= 50

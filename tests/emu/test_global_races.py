@@ -290,6 +290,39 @@ def test_bulk_copies_race_with_stores_of_other_blocks():
     assert kinds(store.replace("PART", "(blockIdx.x / 2)"), 4, 32, args[:1]) == ["global_race"]
 
 
+@pytest.mark.parametrize("place", ["a", "a + 1", "&((Pair *)a)->sum", "a + (threadIdx.x & 1) + 1", "shared + 1"])
+def test_the_first_guess_of_a_compare_and_swap_is_told_wherever_its_word_lies(place):
+    """NVRTC loads from [%rd1+8] and swaps at a register that it has added 8 to."""
+    source = f"""struct Pair {{ int n; double sum; }};
+    {K}(double *a) {{
+        __shared__ double shared[4];
+        if (threadIdx.x < 4) shared[threadIdx.x] = 0;
+        __syncthreads();
+        unsigned long long *p = (unsigned long long *)({place}), old = *p, assumed;
+        do {{
+            assumed = old;
+            old = atomicCAS(p, assumed, __double_as_longlong(1 + __longlong_as_double(assumed)));
+        }} while (assumed != old);
+        __syncthreads();
+        if (gridDim.x == 99) a[3] = shared[1];
+    }}"""
+    assert kinds(source, 1, 64, ["f64[4]=zeros"]) == []
+    assert kinds(source, 3, 64, ["f64[4]=zeros"]) == []
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(
+    "body",
+    ["int v = *(volatile int *)a; atomicExch(a, v + 1);",
+     "if (*(volatile int *)a == 0) atomicExch(a, blockIdx.x + 1);",
+     "int v = *(volatile int *)a; atomicCAS(a, v, v + blockIdx.x + 1);",
+     "int v = blockIdx.x * 7 % 5; if (v > *(volatile int *)a) atomicExch(a, v);"],
+)  # fmt: skip
+def test_an_update_in_two_steps_is_lost_wherever_its_word_lies(body, offset):
+    source = f"{K}(int *p) {{ int *a = p + {offset}; if (threadIdx.x == 0) {{ {body} }} }}"
+    assert kinds(source, 4, 32, ["i32[4]=zeros"]) == ["lost_update"]
+
+
 def test_lanes_that_reach_several_buffers_are_judged_in_each():
     source = f"""{K}(float *a, float *b) {{
         float *p = threadIdx.x & 1 ? a : b; int i = (PART * 32 + threadIdx.x); p[i] += blockIdx.x;

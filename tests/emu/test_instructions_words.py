@@ -151,6 +151,19 @@ def test_halves_of_a_word(op, kind, a, b):
         assert parts(int(got[k]), 2, False) == want
 
 
+@pytest.mark.parametrize("op", ["min", "max"])
+@settings(max_examples=3, deadline=None)
+@given(a=integer_lanes(32), b=integer_lanes(32))
+def test_relu_takes_what_is_below_zero_to_zero(op, a, b):
+    sources = [np.array(v, np.uint32) for v in (a, b)]
+    function = OPERATIONS["v" + op]
+    for kind, count in (("s16x2", 2), ("s32", 1)):
+        got = execute(f"{op}.{kind}.relu %d, %a, %b;", "b32", ["b32"] * 2, sources)
+        for word, v, w in zip(got.tolist(), a, b, strict=True):
+            pairs = zip(parts(v, count, True), parts(w, count, True), strict=True)
+            assert parts(word, count, True) == [max(function(x, y), 0) for x, y in pairs]
+
+
 @settings(max_examples=4, deadline=None)
 @given(a=f64_lanes)
 def test_seeds_of_double_precision_divisions_are_close_and_have_no_low_bits(a):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -188,7 +188,7 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
         if not wanted & set(writes):
             continue
         if _loads(instruction):
-            if instruction.operands[1] == stored[0]:
+            if place_of(program, instruction.operands[1]) == place_of(program, stored[0]):
                 return instruction
             wanted -= set(writes)
             continue
@@ -211,7 +211,7 @@ def guesses(program: Code, load: Instruction) -> bool:
             swaps = reader.opcode.startswith("atom.") and ".cas." in reader.opcode and register in reader.operands[2:3]
             if reader.opcode.startswith("mov."):
                 held += [to for to in program.effects(index).writes if to not in seen]
-            elif swaps and _place(program, reader.operands[1]) == _place(program, load.operands[1]):
+            elif swaps and place_of(program, reader.operands[1]) == place_of(program, load.operands[1]):
                 return reaches(program, index, COMPARING, later=True) and not kept(program, load)
     return False
 
@@ -222,29 +222,45 @@ def guessing(program: Code) -> np.ndarray:
     return np.array([guesses(program, instruction) for instruction in program.instructions], bool)
 
 
-def _place(program: Code, operand: Operand) -> Operand:
-    """The place that an instruction names, by the symbol that its register was once made from."""
-    while isinstance(operand, Memory) and isinstance(operand.base, Register):
+_STEPS = 16
+"""From register to register; some PTX that nobody compiled goes in circles."""
+
+
+@lru_cache(maxsize=1 << 14)
+def place_of(program: Code, operand: Operand) -> Operand:
+    """The place that an instruction names, by what its register was made from: another register or a symbol, and bytes
+    from there. NVRTC writes `[%rd1+8]` for a load, and for an atomic a register that an `add` has made."""
+    for _ in range(_STEPS):
+        if not isinstance(operand, Memory) or not isinstance(operand.base, Register):
+            break
         made = [program.instructions[index] for index in writers(program).get(operand.base, [])]
-        if len(made) != 1 or not made[0].opcode.startswith("mov.") or len(made[0].operands) != 2:
+        if len(made) != 1 or made[0].guard is not None:
             break
-        base = made[0].operands[1]
-        if not isinstance(base, (Register, Symbol)):
+        parts, given, offset = made[0].opcode.split("."), made[0].operands[1:], operand.offset
+        if parts[0] == "add" and len(given) == 2 and isinstance(given[1], Immediate):
+            bits = 8 * int(parts[-1][1:])
+            offset += (given[1].bits + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+        elif (parts[0] not in ("mov", "cvta")) or len(given) != 1:
             break
-        operand = replace(operand, base=base)
+        base = given[0]
+        if isinstance(base, (Register, Symbol)):
+            base = Memory(base)
+        if not isinstance(base, Memory):
+            break
+        operand = Memory(base.base, base.offset + offset)
     return operand
 
 
 def looks_first(program: Code, store: Instruction) -> bool:
     """Return whether a branch lies between a load of the very place and a store, by what the load has found."""
     held: set[Register] = set()
-    place = store.operands[store.opcode.startswith("atom")]
+    place = place_of(program, store.operands[store.opcode.startswith("atom")])
     for index in range(max(store.index - BACK, 0), store.index + 1):
         instruction = program.instructions[index]
         if instruction.guard in held:
             return True
         reads, writes, _ = program.effects(index)
-        looks = instruction.opcode.startswith("ld.") and instruction.operands[1] == place
+        looks = instruction.opcode.startswith("ld.") and place_of(program, instruction.operands[1]) == place
         if looks or (held & set(reads) and not instruction.opcode.startswith(("ld.", "atom."))):
             held |= set(writes)
         else:
@@ -258,7 +274,8 @@ def stored_back(program: Code, load: Instruction) -> bool:
         return False
     for instruction in program.instructions[load.index + 1 : load.index + BACK]:
         stored = _stored(instruction, program)
-        if stored is not None and stored[0] == load.operands[1] and own_load(program, instruction) is load:
+        same = stored is not None and place_of(program, stored[0]) == place_of(program, load.operands[1])
+        if same and own_load(program, instruction) is load:
             return True
     return False
 
@@ -293,9 +310,10 @@ def counts(program: Code, instruction: Instruction) -> bool:
 
 def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
     """Return whether an atomic follows at the very place that a load has looked at."""
-    place = load.operands[-1] if load.opcode.startswith("ld") else None
+    place = place_of(program, load.operands[-1]) if load.opcode.startswith("ld") else None
     for instruction in program.instructions if place is not None else ():
-        if instruction.opcode.startswith(("atom", "red")) and place in instruction.operands[:2]:
+        atomic = instruction.opcode.startswith(("atom", "red"))
+        if atomic and place in [place_of(program, operand) for operand in instruction.operands[:2]]:
             return True
     return False
 

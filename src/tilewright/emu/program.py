@@ -146,6 +146,11 @@ _OF_WARPS = re.compile(r"(ld|st|mov)matrix\.|w?mma\.|wgmma\.(fence|commit|wait)"
 """Instructions at which the lanes of a warp wait for one another."""
 
 
+CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
+"""Special registers that count instructions; 32-bit ones read the low half. The count steps on from block to block, so
+that what reads it begins one."""
+
+
 def _blocks(entry: Function, handlers: list[registry.Handler], fine: bool) -> list[Block]:
     """`fine`: with an end after each instruction that tells others something, so that they may run on at once."""
     count = len(entry.instructions)
@@ -154,7 +159,11 @@ def _blocks(entry: Function, handlers: list[registry.Handler], fine: bool) -> li
     joins: set[int] = set()
     together = False  # lanes that have met in a block stay together to its end
     for i, handler in enumerate(handlers):
-        if (handler.ends_block or (fine and _TELLS.match(entry.instructions[i].opcode))) and i + 1 < count:
+        told = entry.instructions[i]
+        timed = any(isinstance(operand, Special) and operand.name in CLOCKS for operand in told.operands)
+        if timed:
+            starts.add(i)
+        if (handler.ends_block or (fine and _TELLS.match(told.opcode))) and i + 1 < count:
             starts.add(i + 1)
         together &= i not in starts
         if handler.warpgroup:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .program import is_reserved
+from .program import CLOCKS, is_reserved
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -43,12 +43,11 @@ def special_registers(machine: Machine) -> dict[str, np.ndarray]:
         block = by_batch[f"%ctaid.{axis}"] = np.zeros(machine.lanes, np.uint32)
         by_batch[f"%clusterid.{axis}"] = block if count == 1 else np.zeros(machine.lanes, np.uint32)
         values |= {f"%cluster_nctaid.{axis}": count, f"%nclusterid.{axis}": blocks // count}
-    clocks = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")  # 32-bit ones read the low half
     return (
         _of_lanes(machine.ctas, machine.warps_per_cta * 32, machine.block, machine.cluster)
         | {name: np.array([value], np.int64).astype(np.uint32) for name, value in values.items()}
         | by_batch
-        | dict.fromkeys(clocks, machine.clock)
+        | dict.fromkeys(CLOCKS, machine.clock)
         | {"%is_explicit_cluster": np.array([machine.cluster_given], bool)}
     )
 

@@ -1,4 +1,4 @@
-"""cvt: fp8 in pairs, and bf16 to and from everything but fp32 (convert.py has that). All of it is exact."""
+"""cvt: fp8 in pairs, and bf16 to and from all but fp32 (convert.py has most of that). All of it is exact."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..machine import Machine
-from .convert import bf16_to_f32, directed, f32_to_f16, relu_of, to_integer
+from .convert import INTS, bf16_to_f32, directed, f32_to_f16, relu_of, to_integer
 from .float16 import narrow
 from .float32 import NAN
 from .registry import Compute, dtype_of, elementwise, executes
@@ -77,10 +77,12 @@ def fp8_to_halves(machine: Machine, fields: dict[str, str]) -> Compute:
 _WIDER = "u16|s16|u32|s32|u64|s64"
 
 
-@executes(f"cvt.{{mode:rn|rz|rm|rp}}.bf16.{{from:{_WIDER}|f16|f64}}", kind="convert")
+@executes(
+    f"cvt.{{mode:rn|rz|rm|rp}}.bf16.{{from:{_WIDER}|f16|f64}}", "cvt.{mode:rm|rp}.bf16.{from:f32}", kind="convert"
+)
 @elementwise(types=("b16", "{from}"))
 def number_to_bf16(machine: Machine, fields: dict[str, str]) -> Compute:
-    """An integer, fp16 or fp64, rounded to bf16."""
+    """An integer, fp16 or fp64, rounded to bf16; fp32 rounded up or down."""
     mode = fields["mode"]
 
     def compute(out: np.ndarray, a: np.ndarray) -> None:
@@ -107,7 +109,7 @@ def _directed_bf16(nearest: np.ndarray, exact: np.ndarray, mode: str) -> np.ndar
     return (moved | negative << 15).astype(np.uint16)
 
 
-@executes(f"cvt.{{mode:rni|rzi|rmi|rpi}}.{{to:{_WIDER}}}.bf16", kind="convert")
+@executes(f"cvt.{{mode:rni|rzi|rmi|rpi}}.{{to:{INTS}}}.bf16", kind="convert")
 @elementwise(types=("{to}", "b16"))
 def bf16_to_integer(machine: Machine, fields: dict[str, str]) -> Compute:
     """bf16 rounded to an integer and clamped to its range."""

@@ -51,9 +51,22 @@ def by_parts(machine: Machine, fields: dict[str, str]) -> Compute:
     return compute
 
 
-@executes("{op:add|min|max}.{type:u16x2|s16x2}", kind="int")
+@executes("{op:add|min|max}.{type:u16x2|s16x2}", "{op:min|max}.{type:s16x2}{relu:.relu}", kind="int")
 @elementwise(types=("b32", "b32", "b32"))
 def by_halves(machine: Machine, fields: dict[str, str]) -> Compute:
-    """One operation on each half."""
+    """One operation on each half; with .relu, of a number below 0 a 0."""
     function, kind = _FUNCTIONS[fields["op"]], fields["type"]
-    return lambda out, a, b: np.copyto(out, _whole(function(_parts(a, kind, 2), _parts(b, kind, 2)), 2))
+    least = 0 if "relu" in fields else np.iinfo(np.int32).min
+
+    def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+        np.copyto(out, _whole(np.maximum(function(_parts(a, kind, 2), _parts(b, kind, 2)), least), 2))
+
+    return compute
+
+
+@executes("{op:min|max}.s32.relu", kind="int")
+@elementwise(types=("s32", "s32", "s32"))
+def extreme_above_zero(machine: Machine, fields: dict[str, str]) -> Compute:
+    """The smaller or larger number; 0 where that is below 0."""
+    function = _FUNCTIONS[fields["op"]]
+    return lambda out, a, b: np.copyto(out, np.maximum(function(a, b), 0))
