@@ -278,6 +278,19 @@ def test_foreign_archives_are_refused_and_change_nothing(cache, tmp_path):
         cache.export(tmp_path / "no" / "such" / "folder.zip")
 
 
+def test_an_export_replaces_an_older_one_and_no_other_file(cache, tmp_path):
+    for name in ("first.zip", "first.zip"):
+        assert cache.export(tmp_path / name) == 0
+    (tmp_path / "mine.cu").write_text("int x;")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
+        other.writestr("mine.cu", "int x;")
+    for name in ("mine.cu", "other.zip"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(CacheError, match="a file is there that is not an exported kernel cache"):
+            cache.export(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
+
+
 def test_the_folder_follows_the_environment_and_else_the_platform(tmp_path, monkeypatch):
     monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
     assert cache_module.default_folder() == tmp_path

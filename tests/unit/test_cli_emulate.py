@@ -45,6 +45,23 @@ def test_arguments_by_name_in_any_order_and_a_reference(axpy, tmp_path):
     assert (np.load(tmp_path / "x.npy") == np.arange(256)).all()
 
 
+@pytest.mark.parametrize("place", ["axpy.cu", "axpy.cu/after", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_made_is_refused_before_the_run(axpy, tmp_path, monkeypatch, place):
+    monkeypatch.setattr("tilewright.cli.emulated.outcome_of", pytest.fail)
+    status, out, err = axpy(*NAMED, "--save-args", tmp_path / place)
+    assert (status, out) == (2, "")
+    assert f"{place} cannot be written" in err
+    assert (tmp_path / "axpy.cu").read_text() == AXPY
+
+
+def test_saved_arrays_replace_none_that_the_launch_read(axpy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("y.npy", np.zeros(256, np.float32))
+    status, _, err = axpy(*NAMED[:-2], "--arg", "y=y.npy", "--save-args", ".")
+    assert (status, not np.load("y.npy").any()) == (2, True)
+    assert "y.npy cannot be written (the same command reads it" in err
+
+
 def test_the_only_kernel_of_a_file_needs_no_name(tmp_path, monkeypatch, capsys):
     (tmp_path / "axpy.cu").write_text(AXPY)
     (tmp_path / "two.cu").write_text(AXPY + AXPY.replace("axpy", "other"))
@@ -92,6 +109,7 @@ def test_positional_arguments_keep_their_form_and_take_the_parameters_names(axpy
         (("--arg", "x=f32[256]=ones"), "y is missing, a is missing, n is missing"),
         ((*NAMED, "--reference", "z = x"), "names 'z'; the buffers are x, y"),
         ((*NAMED, "--reference", "y = zzz"), "NameError"),
+        ((*NAMED, "--reference", "y = exit(0)"), "failed (SystemExit: 0)"),
         ((*NAMED, "--reference", "y = 'zzz'"), "could not convert string"),
         ((*NAMED, "--reference", "y = (x"), "is not a Python expression"),
         ((*NAMED, "--reference", "nonsense"), "is not NAME = EXPRESSION"),
@@ -114,6 +132,7 @@ def test_what_cannot_be_run_or_judged_leaves_with_status_2_and_one_error(axpy, m
         ("return False", 1, "check returned False"),
         ("return 'too small'", 1, "too small"),
         ("return 1 / 0", 2, "ZeroDivisionError"),
+        ("exit()", 2, "judge.py failed (SystemExit: None)"),
     ],
 )
 def test_a_python_file_judges_the_arrays(axpy, tmp_path, body, status, says):

@@ -6,10 +6,12 @@ import json
 import sys
 import warnings
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from tilewright.cli import installation, main
+from tilewright.lab.starters import new_kernel
 
 
 @pytest.fixture
@@ -127,6 +129,53 @@ def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path,
     assert word in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check mine.cu --json mine.cu",
+        "check mine.cu --sarif ./mine.cu",
+        "check mine.cu --junit link.cu",
+        "check mine.cu --json new --junit new",
+        "emulate mine.cu --json mine.cu",
+        "emulate mine.cu --json new --sarif new",
+        "emulate mine.cu --arg x.npy --arg f32[1]=ones --sarif x.npy",
+        "emulate mine.cu --reference judge.py --junit judge.py",
+        "show mine.cu --json mine.cu",
+        "show f02 --diff mine.cu --json mine.cu",
+        "inspect mine.cu --json mine.cu",
+        "banks mine.cu --json mine.cu",
+        "occupancy mine.cu --json mine.cu",
+        "roofline mine.cu --json mine.cu",
+        "profile mine.cu --json mine.cu",
+        "bench mine.cu --json mine.cu",
+        "page --kernel mine.cu --out mine.cu",
+        "page --kernel mine.cu --json mine.cu",
+        "page --out new --json new",
+        "new new.cu --json new.cu",
+        "report --json README.md",
+        "cache export new --json new",
+        "tune --export new --json new",
+    ],
+)
+def test_a_result_replaces_neither_what_a_command_reads_nor_its_other_result(run, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new_kernel("mine.cu")
+    (tmp_path / "link.cu").symlink_to("mine.cu")
+    (tmp_path / "judge.py").write_text("def check(before, after): pass\n")
+    (tmp_path / "README.md").write_text("no tables\n")
+    np.save(tmp_path / "x.npy", np.ones(1, np.float32))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    status, out, err = run(*command.split())
+    assert (status, out) == (2, "")
+    assert "cannot be written (the same command reads it, or writes something else there)" in err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_several_results_may_go_to_a_device(run, tmp_path):
+    new_kernel(tmp_path / "mine.cu")
+    assert run("check", tmp_path / "mine.cu", "--sarif", "/dev/null", "--json", "/dev/null")[0] == 0
 
 
 def test_suites_without_records_are_not_offered(run, tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def banks(
         raise InvalidOperand("--strides shows a table of its own: omit the options of an access.")
     if element is not None and along != (None, 1, None):
         raise InvalidOperand("--element names each lane's element: omit --stride, --down and --pitch.")
-    with json_result(json_file) as write:
+    with json_result(json_file, kernels or ()) as write:
         if kernels:
             from ..lab.bank_lines import banks_of
 

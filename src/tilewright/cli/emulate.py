@@ -100,7 +100,7 @@ def emulate(
     """Run your own kernel on the emulator: a fault says what, on which line, in which block, warp and lanes."""
     from ..emu.own_kernel import load
     from ..emu.reference import Reference
-    from ..lab.record import check_writable, json_result, write_text
+    from ..lab.record import check_writable, json_result, make_folder, write_text
     from ..lab.subject import only_kernel
     from ..report.ci import junit, sarif
     from .emulated import Given, outcome_of, print_outcome
@@ -114,16 +114,22 @@ def emulate(
         "jobs": jobs, "explore": int(explore) if explore and explore.isdigit() else explore or 0,
     }  # fmt: skip
     references = [Reference.of(text) for text in reference or ()]
-    for place in (sarif_file, junit_file):
-        if place is not None:
-            check_writable(place)
+    arrays = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.(?:np[yz]|safetensors)", one)]
+    read = [file, *(Path(one.text) for one in references if not one.buffer), *arrays]
+    outputs = [place for place in (sarif_file, junit_file) if place is not None]
+    for number, place in enumerate(outputs):
+        check_writable(place, [*read, *outputs[:number]])
 
     def once() -> None:
         given = Given.of(arg or (), seed)
         started = time.perf_counter()
-        with json_result(json_file) as write:
+        with json_result(json_file, [*read, *outputs]) as write:
             name = entry or only_kernel(file)
             names = given.named_by(load(file, name, gpu, options["include"], options["options"]).names)
+            if save_args is not None:
+                make_folder(save_args)
+                for each in names.saved_to(save_args):
+                    check_writable(each, read)
             outcome = outcome_of(file, name, given.values, options, names, references, tolerance)
             if sarif_file is not None:
                 write_text(sarif_file, sarif(file, [*outcome.hazards, *outcome.allowed], outcome.wrong))
@@ -138,9 +144,7 @@ def emulate(
     if not watch:
         once()
         return
-    files = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.(?:np[yz]|safetensors)", one)]
-    scripts = [Path(one.text) for one in references if not one.buffer]
-    run_on_changes(once, [file, *options["include"], *scripts, *files])
+    run_on_changes(once, [*read, *options["include"]])
 
 
 def _named(text: str, option: str) -> tuple[str, str]:

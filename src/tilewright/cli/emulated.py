@@ -31,6 +31,10 @@ class Names:
     files: list[str]
     """What --save-args calls the buffers."""
 
+    def saved_to(self, folder: Path) -> list[Path]:
+        """The files of --save-args."""
+        return [folder / f"{name}.npy" for name in self.files]
+
 
 @dataclass
 class Given:
@@ -172,8 +176,8 @@ def print_outcome(outcome: Outcome, names: Names, is_judged: bool, folder: Path 
         note(f"One process ran it: {result.alone}.")
     print_counters(result.counters)
     if folder is not None:
-        for name, array in zip(names.files, result.arrays, strict=True):
-            save_array(folder / f"{name}.npy", array)
+        for place, array in zip(names.saved_to(folder), result.arrays, strict=True):
+            save_array(place, array)
         note(f"{len(names.files)} arrays in {folder}")
 
 

@@ -42,7 +42,7 @@ def new(
     from ..lab.record import json_result
     from ..lab.starters import new_kernel
 
-    with json_result(json_file) as write:
+    with json_result(json_file, [file]) as write:
         made = new_kernel(file, kind, force=force)
         say(f"{made}: the exercise {kind!r}, to be improved. Next: tilewright check {made}")
         write({"file": str(made), "kind": kind})
@@ -79,13 +79,13 @@ def check(
     from ..lab.record import check_writable, json_result, write_text
     from ..report.ci import junit_of, sarif
 
-    for place in (sarif_file, junit_file):
-        if place is not None:
-            check_writable(place)
+    outputs = [place for place in (sarif_file, junit_file) if place is not None]
+    for number, place in enumerate(outputs):
+        check_writable(place, [file, *outputs[:number]])
 
     def once() -> None:
         started = time.perf_counter()
-        with json_result(json_file) as write:
+        with json_result(json_file, [file, *outputs]) as write:
             exercise = read_exercise(file, sizes_of(set_))
             with Progress(1.0) as progress:
                 ran = run_exercise(exercise, gpu, seed, progress.blocks)

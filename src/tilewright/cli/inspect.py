@@ -60,7 +60,7 @@ def inspect(
         raise InvalidOperand("--space shows every config: omit --config, or omit --space.")
     if diff_entry and not diff:
         raise InvalidOperand("--diff-entry names a kernel of the file of --diff: give that too, or use --entry.")
-    with json_result(json_file) as write:
+    with json_result(json_file, [what, diff]) as write:
         found: Shown
         if table:
             with Progress(1.0) as progress:

@@ -87,7 +87,7 @@ def cache_export(
     from ..jit.compile import kernel_cache
     from ..lab.record import json_result
 
-    with json_result(json_file) as write:
+    with json_result(json_file, [archive]) as write:
         count = kernel_cache().export(archive)
         print(f"{count} kernels in {archive}")
         write({"file": str(archive), "kernels": count})
@@ -101,7 +101,7 @@ def cache_import(
     from ..jit.compile import kernel_cache
     from ..lab.record import json_result
 
-    with json_result(json_file) as write:
+    with json_result(json_file, [archive]) as write:
         count = kernel_cache().load_archive(archive)
         print(f"{count} kernels taken over from {archive}")
         write({"file": str(archive), "kernels": count})

@@ -46,7 +46,7 @@ def occupancy(
 
     if kernels and registers:
         raise InvalidOperand("a kernel brings its registers: omit --registers, or omit the kernel.")
-    with json_result(json_file) as write:
+    with json_result(json_file, kernels or ()) as write:
         if kernels:
             options = {"entry": entry, "threads": numbers("threads", threads or "0")[0],
                        "shared": numbers("shared", shared)[0]}  # fmt: skip

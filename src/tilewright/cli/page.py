@@ -32,8 +32,8 @@ def page(
     from ..lab.suite import benchmarks
     from ..report.page import build
 
-    check_writable(out)
-    with json_result(json_file) as write:
+    check_writable(out, kernel or ())
+    with json_result(json_file, [out, *(kernel or ())]) as write:
         with Progress(None) as progress:
             text = build(records or benchmarks() / "results", kernel or (), progress.show)
         write_text(out, text)

@@ -51,7 +51,7 @@ def profile(
     from ..lab.profiling import profile as run
     from ..lab.record import json_result
 
-    with json_result(json_file) as write:
+    with json_result(json_file, names) as write:
         with Progress(len(names)) as progress:
             found = run(
                 names, size=size, dtype=dtype, layout=layout, batch=batch, heads=heads, d_head=d_head, causal=causal,

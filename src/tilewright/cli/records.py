@@ -70,7 +70,7 @@ def bench(
         raise InvalidOperand("--run measures what --stale lists: give both, or name suites.")
     if not names and not stale:
         raise InvalidOperand(f"name a suite, or give --stale. Suites: {', '.join(suites())}.")
-    with json_result(json_file) as write:
+    with json_result(json_file, names) as write:
         if stale:
             found = _stale(out if out.is_dir() else benchmarks() / "results", names)
             if not run:
@@ -91,7 +91,7 @@ def _time_own(
     from ..lab.own_timing import time_own
     from ..lab.record import json_result
 
-    with json_result(json_file) as write:
+    with json_result(json_file, [file]) as write:
         found = time_own(file, entry=entry, sizes=sizes_of(sizes), against=against, seconds=seconds)
         show_result(found)
         write(found.to_dict())
@@ -151,8 +151,9 @@ def report(
 ) -> None:
     """Compare the tables in README and docs with the records, or make them anew with --write; or print records."""
     from ..lab.record import json_result
+    from ..report.regions import pages_of
 
-    with json_result(json_file) as result:
+    with json_result(json_file, () if suite else pages_of(root)) as result:
         if suite:
             result(_print_records(suite))
             return

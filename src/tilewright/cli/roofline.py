@@ -56,7 +56,7 @@ def roofline(
         raise InvalidOperand(
             f"--intensity {intensity!r} is not numbers with commas between, such as 0.25,7.94."
         ) from None
-    with json_result(json_file) as write:
+    with json_result(json_file, [*(kernels or ()), records]) as write:
         found = calculate(
             gpu, dtype, intensity=points, records=records, kernels=kernels or (),
             shape=None if shape is None else extents("shape", shape, 3),

@@ -63,7 +63,7 @@ def show(
 
     if plain and (sass or ptx or line is not None):
         raise InvalidOperand("--plain prints the source alone: omit --sass, --ptx and --line.")
-    with json_result(json_file) as write:
+    with json_result(json_file, [what, diff]) as write:
         found = find(
             what, diff=diff, config=config, gpu=gpu, compiled=sass or ptx, sass=sass, file=file, entry=entry
         )  # fmt: skip

@@ -100,10 +100,10 @@ def tune(
     if export is not None:
         from ..lab.record import check_writable
 
-        check_writable(export)  # before the work, not after it
+        check_writable(export, [import_file, merge_file])  # before the work, not after it
     from ..lab.record import json_result
 
-    with json_result(json_file) as write:
+    with json_result(json_file, [export, import_file, merge_file]) as write:
         for path, replace in ((import_file, True), (merge_file, False)):
             if path is not None:
                 _take_over(path, replace)

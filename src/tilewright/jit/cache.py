@@ -55,6 +55,14 @@ def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: _hash(data) for name, data in files.items()}
 
 
+def _is_exported(archive: Path) -> bool:
+    """Return whether a file is an archive that `export` wrote."""
+    if not zipfile.is_zipfile(archive):
+        return False
+    with zipfile.ZipFile(archive) as source:
+        return _MANIFEST in source.namelist()
+
+
 FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry", "kernel.types")
 """What an entry may hold besides its index; the last only where the kernel was named as C++ names it."""
 
@@ -228,12 +236,17 @@ class KernelCache:
         return removed
 
     def export(self, archive: Path) -> int:
-        """Write every sound entry to a zip archive; the number written."""
+        """Write every sound entry to a zip archive, new or in the place of an older one; the number written.
+
+        Raises CacheError where it cannot be written, or where another file is there.
+        """
         archive = archive.absolute()
         partial = archive.parent / f".{archive.name}-{uuid.uuid4().hex}"
         try:
             if archive.exists() and not archive.is_file():  # before the work, not after it
                 raise FileExistsError("it is not a regular file")
+            if archive.exists() and not _is_exported(archive):
+                raise FileExistsError("a file is there that is not an exported kernel cache")
             with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
                 manifest = {}
                 for key in self.keys():

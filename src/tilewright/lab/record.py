@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,9 @@ def _as_json(value: Any) -> str:
 
 
 @contextmanager
-def json_result(place: str | None) -> Iterator[Callable[[Any], None]]:
-    """Check that `place` can be written, and yield the function that writes a value there as JSON.
+def json_result(place: str | None, others: Iterable[str | Path | None] = ()) -> Iterator[Callable[[Any], None]]:
+    """Check that `place` can be written (`others`: see check_writable), and yield the function that writes a value
+    there as JSON.
 
     "-" is standard output, and so is /dev/stdout: while the context is open, everything else that is printed goes to
     standard error. None: the function does nothing. Raises TilewrightError.
@@ -117,8 +118,10 @@ def json_result(place: str | None) -> Iterator[Callable[[Any], None]]:
 
         with redirect_stdout(sys.stderr):
             yield write
+    elif not place:
+        raise TilewrightError("--json is empty. Name a file, or - for standard output.")
     else:
-        check_writable(Path(place))
+        check_writable(Path(place), others)
         yield lambda value: write_json(Path(place), value)
 
 
@@ -129,8 +132,19 @@ def save_array(path: Path, array: np.ndarray) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def check_writable(path: Path) -> None:
-    """Raise TilewrightError now if a file `path` could not be written later: better before the work than after it."""
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where it is not there yet. Raises TilewrightError when it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def check_writable(path: Path, others: Iterable[str | Path | None] = ()) -> None:
+    """Raise TilewrightError now if a file `path` could not be written later: better before the work than after it.
+
+    others: what the same command reads and writes besides; `path` must not be one of these files.
+    """
     try:
         number = descriptor_of(path)
         if number is not None:
@@ -141,6 +155,8 @@ def check_writable(path: Path) -> None:
             raise IsADirectoryError("it is a folder")
         if path.exists() and not path.is_file():
             return
+        if os.path.realpath(path) in {os.path.realpath(other) for other in others if other is not None}:
+            raise FileExistsError("the same command reads it, or writes something else there")
         if not path.parent.exists():
             raise FileNotFoundError(f"there is no folder {path.parent}")
         with tempfile.TemporaryFile(dir=path.resolve().parent):
