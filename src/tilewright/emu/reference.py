@@ -59,7 +59,7 @@ class Reference:
             want = np.asarray(eval(self.expression, {"np": np, "numpy": np, **before}))
             got = np.asarray(after[self.buffer])
             return differences(self.text, got, np.broadcast_to(want, got.shape), tolerance)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit would end the command as if nothing were wrong
             raise InvalidOperand(
                 f"the reference {self.text!r} failed ({type(error).__name__}: {error}). It may name np and "
                 f"{', '.join(before)}, as they were before the launch."
@@ -75,7 +75,7 @@ class Reference:
             return f"{self.text}: {error or 'an assertion failed'}"
         except InvalidOperand:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidOperand(f"{self.text} failed ({type(error).__name__}: {error}).") from error
         if isinstance(said, str) and said:
             return f"{self.text}: {said}"
