@@ -119,6 +119,22 @@ def test_help_has_examples(run, command):
         (("roofline", "4096x4096x64"), "--shape 4096x4096x64"),
         (("report", "nothing"), "Suites: attention-"),
         (("check", "."), "is a folder"),
+        (("occupancy", "f08", "--threads", "20"), "are of files"),
+        (("occupancy", "f08", "--shared", "9999"), "are of files"),
+        (("occupancy", "f08", "f09", "--entry", "x"), "are of files"),
+        (("occupancy", "--entry", "x"), "give the file, or omit --entry"),
+        (("report", "fp32-ladder", "--write"), "omit --write and --root"),
+        (("report", "fp32-ladder", "--root", "/"), "omit --write and --root"),
+        (("inspect", "f09", "--d-head", "64"), "is of attention, and f09_transposed makes products"),
+        (("inspect", "f09", "--space", "--d-head", "64"), "is of attention"),
+        (("inspect", "f08", "--diff", "f09", "--d-head", "64"), "is of attention"),
+        (("inspect", "f09", "--include", "."), "are of files"),
+        (("inspect", "empty.cu", "--dtype", "f32"), "are of rungs; empty.cu is a file"),
+        (("inspect", "empty.cu", "--d-head", "64"), "are of rungs; empty.cu is a file"),
+        (("inspect", "empty.cu", "--shared", "9999999"), "shared=9999999 is not from 0 to 232448, which sm_90a allows"),
+        (("inspect", "f99", "--dtype", "bf16"), "neither a rung nor a file"),
+        (("show", "f09", "--entry", "k"), "entry and include are of a file"),
+        (("show", "empty.cu", "--entry", "k"), "ask for one of them, or omit entry"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path, monkeypatch):
@@ -201,6 +217,17 @@ def test_the_documents_example_of_occupancy(run):
     status, out, _ = run("occupancy", *COMMANDS["occupancy"])
     assert status == 0
     assert "2 blocks, 16 of 48 warps per SM: 33.3%" in out
+
+
+def test_occupancy_of_a_file_makes_a_table_of_several_launches(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new_kernel("mine.cu")
+    launches = ("--threads", "256,512", "--shared", "0,40000")
+    status, out, _ = run("occupancy", "mine.cu", "f08", *launches, "--json", "-")
+    told = [(row["threads"], row["shared_bytes"]) for row in json.loads(out)]
+    assert (status, told[:4]) == (0, [(256, 0), (256, 40000), (512, 0), (512, 40000)])
+    assert len(told) == 5, "a rung has its own launch"
+    assert run("occupancy", "mine.cu", "--threads", "256,512")[1].count("mine.cu") == 2
 
 
 def test_banks_takes_an_expression_of_the_lane(run):

@@ -154,6 +154,12 @@ def test_the_main_loop_of_a_kernel_that_only_copies_is_the_one_that_loads_most(t
     assert found.main_loop.groups["global loads"] == max(loads) > min(loads)
 
 
+def test_next_to_attention_a_product_takes_no_d_head():
+    found = tw.lab.inspect_diff("a07", "f02", d_head=64)
+    assert found.one.config == tw.lab.inspect("a07", d_head=64).config
+    assert found.other.config == tw.lab.inspect("f02").config
+
+
 def test_two_rungs_stand_side_by_side():
     found = tw.lab.inspect_diff("a07", "a08", gpu="A100", config="(128, 64, 64, 4): load_0_2_2_fragments")
     before, after = found.one.main_loop, found.other.main_loop

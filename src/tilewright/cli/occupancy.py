@@ -46,11 +46,19 @@ def occupancy(
 
     if kernels and registers:
         raise InvalidOperand("a kernel brings its registers: omit --registers, or omit the kernel.")
+    if entry and not kernels:
+        raise InvalidOperand("--entry names a kernel of a file: give the file, or omit --entry.")
     with json_result(json_file, kernels or ()) as write:
+        of: list[str] = []
         if kernels:
-            options = {"entry": entry, "threads": numbers("threads", threads or "0")[0],
-                       "shared": numbers("shared", shared)[0]}  # fmt: skip
-            found = [occupancy_of(kernel, gpu=gpu, **({} if named(kernel)[0] else options)) for kernel in kernels]
+            launches = list(product([entry], numbers("threads", threads or "0"), numbers("shared", shared)))
+            rungs = [named(kernel)[0] is not None for kernel in kernels]
+            found = []
+            for kernel, is_rung in zip(kernels, rungs, strict=True):
+                # next to a file, the launch is the file's alone; rungs by themselves refuse it
+                for name, t, s in [("", 0, 0)] if is_rung and not all(rungs) else launches:
+                    found.append(occupancy_of(kernel, gpu=gpu, entry=name, threads=t, shared=s))
+                    of.append(kernel)
         else:
             found = [
                 calculate(t, r, s, gpu)
@@ -67,7 +75,7 @@ def occupancy(
                 (str(f.threads), str(f.registers), str(f.shared_bytes), str(f.blocks), str(f.warps),
                  f"{f.fraction:.1%}", f.limiter) for f in found
             )  # fmt: skip
-            if kernels:
-                names, rows = ("", *names), tuple((name, *row) for name, row in zip(kernels, rows, strict=True))
+            if of:
+                names, rows = ("", *names), tuple((name, *row) for name, row in zip(of, rows, strict=True))
             show_grid(Grid(f"{found[0].gpu}: blocks and warps that an SM holds at once", names, rows))
         write([one.to_dict() for one in found])

@@ -153,6 +153,8 @@ def report(
     from ..lab.record import json_result
     from ..report.regions import pages_of
 
+    if suite and (write or root != Path(".")):
+        raise InvalidOperand("a suite's records are printed: omit --write and --root, which are of the pages' tables.")
     with json_result(json_file, () if suite else pages_of(root)) as result:
         if suite:
             result(_print_records(suite))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..errors import InvalidOperand
 from ..gpus import Arch
 from .kernel_source import KernelSource, SourceLine, in_words, is_new, short_name, with_code
 from .sass import listings
@@ -20,6 +21,8 @@ def show_file(
     Of PTX, what it was assembled to follows its last line. Raises InvalidOperand, CompileError, MissingDependency.
     """
     is_machine_code = path.suffix == ".cubin"
+    if entry and not (compiled or is_machine_code):
+        raise InvalidOperand("entry names the kernel whose PTX or SASS is shown: ask for one of them, or omit entry.")
     subject = of_file(path, arch, entry, include=include) if compiled or is_machine_code else None
     if is_machine_code:
         assert subject is not None

@@ -16,7 +16,7 @@ from ..tuning.build import Builder, Built, cores
 from . import sass_facts
 from .sass import Instruction, listings, loops
 from .shown import Grid, Shown
-from .subject import AnyConfig, Subject, every_rung, named, problem_of, read_config, subject_of
+from .subject import D_HEAD, AnyConfig, AnyRung, Subject, every_rung, named, problem_of, read_config, subject_of
 
 WHOLE, REST = "all", "loop"
 _GROUPS = (*sass_facts.GROUPS, sass_facts.OTHER)
@@ -307,7 +307,7 @@ def inspect(
     config: str | AnyConfig | None = None,
     gpu: str = DEFAULT_GPU,
     dtype: str | None = None,
-    d_head: int = 128,
+    d_head: int = D_HEAD,
     entry: str = "",
     threads: int = 0,
     shared: int = 0,
@@ -330,7 +330,11 @@ def inspect(
     return _inspected(subject, board, boards)
 
 
-_OF_FILES, _OF_RUNGS = ("entry", "threads", "shared", "include"), ("config", "dtype", "d_head")
+def _taken(rung: AnyRung | None) -> tuple[str, ...]:
+    """The options of `inspect` that go for a rung, or for a file alone."""
+    if rung is None:
+        return "entry", "threads", "shared", "include"
+    return ("config", "dtype", "d_head") if isinstance(rung, AttentionRung) else ("config", "dtype")
 
 
 def inspect_diff(what: str | Path, other: str | Path, *, other_entry: str = "", **options: Any) -> InspectionDiff:
@@ -338,22 +342,17 @@ def inspect_diff(what: str | Path, other: str | Path, *, other_entry: str = "", 
 
     other_entry: the kernel of the other file, where it is not called as that of the first.
     Next to a rung, those of files (entry, threads, shared, include) go for the file alone, and those of rungs (config,
-    dtype, d_head) for the rung alone.
+    dtype, d_head) for the rung alone; d_head goes for attention alone.
     """
-    rungs = [named(each)[0] is not None for each in (what, other)]
-    mixed = any(rungs) and not all(rungs)
+    of_one, of_other = (_taken(named(each)[0]) for each in (what, other))
 
-    def meant(is_rung: bool) -> dict[str, Any]:
-        others = _OF_FILES if is_rung else _OF_RUNGS
-        return {name: value for name, value in options.items() if not (mixed and name in others)}
+    def meant(here: tuple[str, ...], there: tuple[str, ...]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if name in here or name not in there}
 
+    own = {"entry": other_entry} if other_entry else {}
     with ThreadPoolExecutor(2) as pool:
-        one, two = (
-            pool.submit(inspect, each, **meant(is_rung) | own)
-            for each, is_rung, own in zip(
-                (what, other), rungs, ({}, {"entry": other_entry} if other_entry else {}), strict=True
-            )
-        )
+        one = pool.submit(inspect, what, **meant(of_one, of_other))
+        two = pool.submit(inspect, other, **meant(of_other, of_one) | own)
         return InspectionDiff(one.result(), two.result())
 
 
@@ -364,7 +363,7 @@ def inspect_space(
     *,
     gpu: str = DEFAULT_GPU,
     dtype: str | None = None,
-    d_head: int = 128,
+    d_head: int = D_HEAD,
     say: Callable[[float | None, str], None] | None = None,
 ) -> SpaceTable:
     """Return what the compiler says of several configs of a rung; by default of all in its space that may run.

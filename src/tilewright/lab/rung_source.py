@@ -153,6 +153,8 @@ def show(
         return show_file(
             Path(what), board.arch, entry, include, known, "" if diff is None else str(diff), compiled, sass
         )
+    if entry or include:
+        raise InvalidOperand(f"entry and include are of a file; {what} is a rung.")
     chosen = read_config(rung, words, board.arch)
     lines, lower, uses = _marked(rung, known)
     switches = tuple(_switched(lines, rung))

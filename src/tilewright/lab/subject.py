@@ -28,6 +28,8 @@ from .sass import find_tool, run_tool
 LENGTH = 4096
 """m, n and k, or queries and keys, of the problem that a rung is compiled for: it changes nothing but the path for
 ragged sizes."""
+D_HEAD = 128
+"""Of attention, where none is named."""
 AnyRung = Rung | AttentionRung
 EVERY_EXPERIMENT: tuple[AnyRung, ...] = (*EXPERIMENTS, *ATTENTION_EXPERIMENTS)
 AnyConfig = GemmConfig | AttentionConfig
@@ -78,15 +80,18 @@ def nearest_rung(name: str) -> str:
     return near if "tilewright rungs" in near else f"{near} Rungs: tilewright rungs."
 
 
-def problem_of(rung: AnyRung, dtype: str | None = None, d_head: int = 128) -> Any:
-    """The product, or attention, of LENGTH that a rung is inspected with; by default of its own type."""
+def problem_of(rung: AnyRung, dtype: str | None = None, d_head: int = D_HEAD) -> Any:
+    """The product, or attention, of LENGTH that a rung is inspected with; by default of its own type. Raises
+    InvalidOperand for a product's rung with a d_head."""
     if isinstance(rung, AttentionRung):
         return AttentionProblem.dense(1, 16, LENGTH, LENGTH, d_head, dtype=dtype or "bf16")
+    if d_head != D_HEAD:
+        raise InvalidOperand(f"d_head={d_head} is of attention, and {rung.id} makes products. Omit it.")
     kind = dtype or ("bf16" if "bf16" in rung.dtypes else rung.dtypes[0])
     return GemmProblem.dense(LENGTH, LENGTH, LENGTH, dtype=kind, precision=rung.precision)
 
 
-def read_config(rung: AnyRung, text: str | AnyConfig | None, arch: Arch, d_head: int = 128) -> AnyConfig:
+def read_config(rung: AnyRung, text: str | AnyConfig | None, arch: Arch, d_head: int = D_HEAD) -> AnyConfig:
     """A config from words: fields that replace those of the default ("tile_k=16,stages=3"); of attention also whole, as
     "(128, 64, 64, 4): load_2_2_2_fragments". None: the default. Raises ConfigRejected."""
     if text is not None and not isinstance(text, str):
@@ -116,21 +121,25 @@ def read_config(rung: AnyRung, text: str | AnyConfig | None, arch: Arch, d_head:
 
 
 def subject_of(
-    what: str | Path, arch: Arch, *, config: str | AnyConfig | None = None, dtype: str | None = None, d_head: int = 128,
-    entry: str = "", threads: int = 0, shared: int = 0, include: Sequence[str | Path] = (),
+    what: str | Path, arch: Arch, *, config: str | AnyConfig | None = None, dtype: str | None = None,
+    d_head: int = D_HEAD, entry: str = "", threads: int = 0, shared: int = 0, include: Sequence[str | Path] = (),
 ) -> Subject:  # fmt: skip
     """A rung or a file, compiled for `arch`: the options are those of `inspect`. Raises what it raises."""
     rung, words = named(what, config)
     if rung is not None:
-        if entry or threads or shared:
-            raise InvalidOperand(f"{rung.id} brings its entry and launch: entry, threads and shared are of files.")
+        if entry or threads or shared or include:
+            raise InvalidOperand(
+                f"{rung.id} brings its entry, launch and headers: entry, threads, shared and include are of files."
+            )
         return of_rung(rung, read_config(rung, words, arch, d_head), arch, dtype, d_head)
-    if config is not None:
-        raise InvalidOperand(f"config is of a rung; {what} is not one. Its file says what it is compiled with.")
+    if (config, dtype, d_head) != (None, None, D_HEAD) and Path(what).is_file():
+        raise InvalidOperand(
+            f"config, dtype and d_head are of rungs; {what} is a file, which says itself what it is compiled with."
+        )
     return of_file(Path(what), arch, entry, threads, shared, include)
 
 
-def of_rung(rung: AnyRung, config: AnyConfig, arch: Arch, dtype: str | None = None, d_head: int = 128) -> Subject:
+def of_rung(rung: AnyRung, config: AnyConfig, arch: Arch, dtype: str | None = None, d_head: int = D_HEAD) -> Subject:
     """A rung compiled for an architecture. Raises ConfigRejected and CompileError."""
     problem: Any = problem_of(rung, dtype, d_head)
     kernel = rung.compile(problem, config, arch)  # type: ignore[arg-type]
@@ -159,8 +168,12 @@ def of_file(
         raise InvalidOperand(
             f"{str(path)!r} is neither a rung nor a file.{nearest_rung(str(path))} Files: .cu, .ptx or .cubin."
         )
-    if not 0 <= threads <= arch.threads_per_block:
-        raise InvalidOperand(f"threads={threads} is not from 0 to {arch.threads_per_block}, which {arch} allows.")
+    for what, value, most in (
+        ("threads", threads, arch.threads_per_block),
+        ("shared", dynamic_shared, arch.shared_per_block),
+    ):
+        if not 0 <= value <= most:
+            raise InvalidOperand(f"{what}={value} is not from 0 to {most}, which {arch} allows.")
     if path.suffix == ".cubin":
         return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
     from .exercise_lines import kernels_of, launch_said  # which load the emulator: rungs do without
