@@ -115,6 +115,10 @@ def test_positional_arguments_keep_their_form_and_take_the_parameters_names(axpy
         ((*NAMED, "--reference", "nonsense"), "is not NAME = EXPRESSION"),
         ((*NAMED, "--reference", "gone.py"), "is not a file"),
         ((*NAMED, "--constant", "table"), "is not NAME=VALUE"),
+        ((*NAMED, "--explore", "1e999s"), "such as 20 or 30s"),
+        ((*NAMED, "--explore", "0s"), "such as '20s'"),
+        ((*NAMED, "--explore", "-1"), "such as 20 or 30s"),
+        ((*NAMED, "--json", ""), "--json is empty"),
         ((*NAMED[:-2], "--arg", "y=f64[256]=ones"), "array of float64"),
     ],
 )

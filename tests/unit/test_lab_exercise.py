@@ -204,6 +204,10 @@ def test_a_reference_may_be_a_file_next_to_the_kernel(file, tmp_path):
         (("arg n = n", "arg m = n"), "m is not one of them"),
         (("// check: block 128", "// check: block 128\n// check: goal 5"), "score N"),
         (("n / 128", "n / 0"), "zero"),
+        (("// check: block 128", "// check: let n = 512"), "mine.cu:3: .* an earlier line says let n too"),
+        (("// check: block 128", "// check: block 128\n// check: grid 1"), "an earlier line says grid too"),
+        (("arg a = 2.5", "arg x = 2.5"), "an earlier line says arg x too"),
+        (("// check: block 128", "// check: goal score 1\n// check: goal score 2"), "an earlier line says goal too"),
         (("// check: arg n = n\n", ""), "n is missing"),
     ],
 )

@@ -56,6 +56,9 @@ def test_source(emulate):
 
 
 SCORED = """
+import pytest
+
+
 def test_passes(check_kernel):
     assert check_kernel("scale.cu").score == 100
 
@@ -66,6 +69,12 @@ def test_wrong(check_kernel):
 
 def test_score(check_kernel):
     check_kernel("slow.cu", least_score=99)
+
+
+def test_asked(check_kernel):
+    for asked in (float("nan"), "90", -1):
+        with pytest.raises(ValueError, match="least_score is"):
+            check_kernel("scale.cu", least_score=asked)
 """
 
 
@@ -79,7 +88,7 @@ def test_a_kernel_below_its_score_fails_with_its_report(tmp_path):
     new_kernel(tmp_path / "slow.cu")
     (tmp_path / "test_scores.py").write_text(SCORED)
     out = run_pytest(tmp_path)
-    assert "2 failed, 1 passed" in out
+    assert "2 failed, 2 passed" in out
     assert "x = 2 * x: 32 of 32 elements differ" in out
     assert "The test asks for 99 of 100." in out
     assert "st.global.f32: 32 sectors per request, 4 would do" in out

@@ -130,15 +130,18 @@ class _Said:
     references: list[str] = field(default_factory=list)
     uses: list[str] = field(default_factory=list)
     include: list[Path] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
 
     def take(self, word: str, rest: str, line: int) -> None:
         """One line. Raises InvalidOperand with its place."""
         try:
             if word == "let":
                 name, value = _assigned(rest)
+                self._first(f"let {name}")
                 self.sizes[name] = self.given[name] if name in self.given else whole(value, self.sizes)
             elif word == "arg":
                 name, value = _assigned(rest)
+                self._first(f"arg {name}")
                 self.arguments[name] = self._argument(value)
             elif word == "uses":
                 self.uses.append(rest)
@@ -147,16 +150,24 @@ class _Said:
             elif word == "reference":
                 self.references.append(self._reference(rest))
             elif word in ("grid", "block", "cluster"):
+                self._first(word)
                 self.shapes[word] = tuple(whole(part, self.sizes) for part in rest.split(","))
                 if not 1 <= len(self.shapes[word]) <= 3 or min(self.shapes[word]) < 1:
                     raise InvalidOperand(f"{word} {rest} is {self.shapes[word]}: one to three sizes of at least 1")
             elif word in ("entry", "shared", "tolerance", "goal"):
+                self._first(word)
                 self.once[word] = rest
             else:
                 words = "let, entry, grid, block, cluster, shared, arg, reference, tolerance, uses, include, goal"
                 raise InvalidOperand(f"{word!r} is not one of {words}")
         except InvalidOperand as error:
             raise InvalidOperand(f"{self.path}:{line}: // check: {word} {rest}: {error}") from None
+
+    def _first(self, what: str) -> None:
+        """Raise InvalidOperand where an earlier line has said this."""
+        if what in self.seen:
+            raise InvalidOperand(f"an earlier line says {what} too: keep one of them")
+        self.seen.add(what)
 
     def _argument(self, text: str) -> str:
         """An argument with its sizes worked out: f32[n, 2 * n]=random becomes f32[64,128]=random."""

@@ -78,14 +78,17 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., EmulateResult]:
 def check_kernel(request: pytest.FixtureRequest) -> Callable[..., CheckReport]:
     """`tilewright.lab.check_kernel`, with the path of the file taken from the folder of the test.
 
-    least_score: fails the test below it; by default what the file asks for. Returns the CheckReport.
+    least_score: fails the test below it; by default what the file asks for. Returns the CheckReport. Raises
+    InvalidOperand for a score that is no whole number.
     """
     folder = request.path.parent
 
     def run(file: str | Path, *, least_score: int = 0, **options: Any) -> CheckReport:
         __tracebackhide__ = True
+        from ..emu.arguments import whole_number
         from .exercise import check_kernel as score
 
+        least_score = whole_number(least_score, "least_score", 0)
         report = score(folder / file, **options)
         if not report.passed or report.score < least_score:
             asked = f"\nThe test asks for {least_score} of 100." if report.passed else ""
