@@ -186,3 +186,16 @@ def test_not_a_number_is_refused(tmp_path):
         write([float("nan")])
     with pytest.raises(TilewrightError, match="folder"), json_result(str(tmp_path)):
         pass
+
+
+def test_a_locale_without_the_letters_of_a_files_name_still_runs_it(tmp_path):
+    locale = "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0; set -e"
+    commands = (
+        "new \u00e9.cu",
+        "check \u00e9.cu --sarif s.sarif --junit j.xml --json -",
+        "inspect \u00e9.cu",
+        "show \u00e9.cu --ptx",
+    )
+    done = shell("; ".join([locale, *(f"{TILEWRIGHT} {command}" for command in commands)]), tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert "tilewright check '\u00e9.cu'\n" in (tmp_path / "\u00e9.cu").read_text(encoding="utf-8")

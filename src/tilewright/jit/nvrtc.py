@@ -6,7 +6,6 @@ One compilation for a real architecture gives the cubin, the PTX it was made fro
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import signal
 from collections.abc import Sequence
@@ -92,6 +91,11 @@ def _folders_of(package: str) -> list[Path]:
     return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
+def _encoded(text: str) -> bytes:
+    """UTF-8 whatever the locale; a file's name that is not text there keeps its bytes."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _bytes(program: Any, size: Any, get: Any) -> bytes:
     """Return what `get` writes, with its terminating zero where it has one."""
     status, length = size(program)
@@ -125,14 +129,15 @@ def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str
         return _build_apart(replace(source, apart=False), arch, tuple(options))
     nvrtc = bindings()
     _require_target(arch)
-    names = [name.encode() for name, _ in source.headers]
-    texts = [text.encode() for _, text in source.headers]
+    names = [_encoded(name) for name, _ in source.headers]
+    texts = [_encoded(text) for _, text in source.headers]
     text = ask(source.text, source.expression) if source.expression else source.text
-    status, program = nvrtc.nvrtcCreateProgram(os.fsencode(text), os.fsencode(source.name), len(names), texts, names)
+    name = _encoded(f"./{source.name}" if source.name.startswith("-") else source.name)  # NVRTC takes -x for an option
+    status, program = nvrtc.nvrtcCreateProgram(_encoded(text), name, len(names), texts, names)
     if int(status):
         raise CompileError(f"NVRTC could not create a program for {source.name}: {status!r}")
     try:
-        arguments = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in options)]
+        arguments = [f"--gpu-architecture={arch}".encode(), *(_encoded(option) for option in options)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
         if int(status):

@@ -84,8 +84,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Do as write_bytes, in UTF-8."""
-    write_bytes(path, text.encode())
+    """Do as write_bytes, in UTF-8; a file's name in it that is not text in this locale keeps its bytes."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
 
 
 def write_json(path: Path, value: Any) -> None:
