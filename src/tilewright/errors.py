@@ -74,6 +74,14 @@ def install(extra: str) -> str:
     return f"pip install 'tilewright[{extra}]' (in a clone: pip install '.[{extra}]')"
 
 
+def in_shell(path: object) -> str:
+    """A file's name as a shell takes it in a command: quoted where it must be, and never an option."""
+    import shlex
+
+    name = str(path)
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'alpha'?" for the nearest known name, else one that is a word of `name` or the other way
     round; "" where none is near."""

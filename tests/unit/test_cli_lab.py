@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 
@@ -81,6 +82,16 @@ def test_help_has_examples(run, command):
         (("profile", "f09", "flash"), "not both"),
         (("new", "mine.txt"), "name it mine.cu"),
         (("check", "nowhere.cu"), "tilewright new nowhere.cu"),
+        (("new", "."), "is a folder, or no name"),
+        (("new", "/"), "is a folder, or no name"),
+        (("new", ""), "is a folder, or no name"),
+        (("new", ".."), "is a folder, or no name"),
+        (("new", f"{300 * 'x'}.cu"), "File name too long"),
+        (("check", f"{300 * 'x'}.cu"), "Choose a shorter one"),
+        (("show", 300 * "x"), "Choose a shorter one"),
+        (("check", "no where.cu"), "tilewright new 'no where.cu'"),
+        (("check", "--", "-x.ptx"), "tilewright new ./-x.cu"),
+        (("banks", "--element", f"{3000 * '-'}i"), "too many levels"),
         (("check", "nowhere.cu", "--set", "n"), "n=256"),
         (("check", "empty.cu"), "has no kernel. A whole example"),
         (("new", "mine.cu", "--kind", "tile"), "Did you mean 'tiles'"),
@@ -187,6 +198,29 @@ def test_a_result_replaces_neither_what_a_command_reads_nor_its_other_result(run
     assert (status, out) == (2, "")
     assert "cannot be written (the same command reads it, or writes something else there)" in err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["bench --stale --json new.json", "rungs --json new.json", "cache export k.zip"])
+def test_a_working_folder_that_is_gone_is_said(run, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    status, out, err = run(*command.split())
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "the working folder is not there any more" in err or "cannot be written" in err
+
+
+@pytest.mark.parametrize("name", ["we ird.cu", "-x.cu", "it's.cu"])
+def test_what_is_advised_can_be_pasted(run, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run("new", "--", name)
+    assert status == 0
+    for said in (
+        " ".join(out.split()).split("Next: ")[1],
+        (tmp_path / name).read_text().split(":  ")[1].split("\n")[0],
+    ):
+        assert run(*shlex.split(said)[1:])[0] == 0
 
 
 def test_several_results_may_go_to_a_device(run, tmp_path):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, in_shell
 from ..gpus import DEFAULT_GPU
 from .complete import gpu_option, known_starters
 from .console import Progress, say
@@ -44,7 +44,7 @@ def new(
 
     with json_result(json_file, [file]) as write:
         made = new_kernel(file, kind, force=force)
-        say(f"{made}: the exercise {kind!r}, to be improved. Next: tilewright check {made}")
+        say(f"{made}: the exercise {kind!r}, to be improved. Next: tilewright check {in_shell(made)}")
         write({"file": str(made), "kind": kind})
 
 

@@ -39,10 +39,15 @@ def run() -> int:
     except SystemExit as left:  # typer's after --install-completion, or its and rich's answer to a closed pipe
         status = 0 if left.code in (0, None) else _nobody_reads()
     except OSError as error:
-        if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+        if error.errno == errno.ENAMETOOLONG:
+            note(f"{error.strerror}: {error.filename}. Choose a shorter one.")
+        elif error.errno == errno.ENOENT and error.filename is None:  # what os.getcwd() says
+            note("the working folder is not there any more. Change to another.")
+        elif sys.stdout is not None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+            discard(sys.stdout)
+            note(f"the output could not be written ({error}). Make room, or write it elsewhere.")
+        else:
             raise
-        discard(sys.stdout)
-        note(f"the output could not be written ({error}). Make room, or write it elsewhere.")
         status = 2
     except MemoryError as error:
         note(f"MemoryError: this machine has not enough memory ({error}). Try smaller sizes.")

@@ -49,8 +49,10 @@ def bench(
     from ..lab.record import json_result
     from ..lab.suite import benchmarks, find_suite, read_suite, suites
 
-    folders = (out.resolve(), (benchmarks() / "results").resolve())
-    if json_file not in (None, "-") and Path(json_file).resolve().parent in folders:
+    if json_file not in (None, "-") and Path(json_file).resolve().parent in (
+        out.resolve(),
+        (benchmarks() / "results").resolve(),
+    ):
         raise InvalidOperand(
             f"--json {json_file} lies in the folder of the records, which it could replace: it holds what was run, not "
             "the records. Name another folder, or - for standard output."

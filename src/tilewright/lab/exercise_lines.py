@@ -27,7 +27,7 @@ import numpy as np
 
 from ..emu.arguments import as_numbers, parse_argument
 from ..emu.reference import Reference
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, in_shell
 from .expression import whole
 
 _LINE = re.compile(r"^\s*//\s*check:\s*(\w+)\s*(.*?)\s*$", re.MULTILINE)
@@ -85,7 +85,8 @@ def read_exercise(path: Path, sizes: Mapping[str, int] | None = None, entry: str
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        advice = "Give a text file in UTF-8." if path.exists() else f"Make one: tilewright new {path}"
+        made = f"Make one: tilewright new {in_shell(path.with_suffix('.cu'))}"
+        advice = "Give a text file in UTF-8." if path.exists() else made
         raise InvalidOperand(f"{path} cannot be read ({error}). {advice}") from error
     said = _read(path, text, sizes or {})
     if entry is not None:

@@ -39,5 +39,7 @@ def whole(text: str, names: Mapping[str, int]) -> int:
         return value(ast.parse(text.strip(), mode="eval"))
     except InvalidOperand:
         raise
+    except (RecursionError, MemoryError):  # the second is what Python's parser says of too many levels
+        raise InvalidOperand(f"{text.strip()[:60]!r}...: too many levels of an expression") from None
     except (SyntaxError, ZeroDivisionError, ValueError) as error:
         raise InvalidOperand(f"{text.strip()!r}: {error}") from None

@@ -14,7 +14,7 @@ from ..emu.api import decoded
 from ..emu.arguments import as_numbers
 from ..emu.own_kernel import in_order, load
 from ..emu.parameters import pack
-from ..errors import InvalidOperand, WrongResult, suggests
+from ..errors import InvalidOperand, WrongResult, in_shell, suggests
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS
@@ -182,7 +182,7 @@ def time_own(
     exercise = read_exercise(Path(path), sizes, entry)
     rung = find_opponent(against) if against is not None else None
     problem = product_of(exercise) if against is not None else None
-    need_gpu(f"{path} is timed", f"On the emulator: tilewright check {path}")
+    need_gpu(f"{path} is timed", f"On the emulator: tilewright check {in_shell(path)}")
     where, executor = device(ordinal), executor_for(ordinal)
     first = place(exercise, executor, where.arch.name, seed)
     judge(exercise, first, executor, seed)

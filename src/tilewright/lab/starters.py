@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import InvalidOperand, did_you_mean, suggests
+from ..errors import InvalidOperand, did_you_mean, in_shell, suggests
 from .record import check_writable, write_text
 
 _HEAD = """// Score it without a GPU:  tilewright check {name}
@@ -28,11 +28,13 @@ def new_kernel(path: str | Path, kind: str = "transpose", *, force: bool = False
     place = Path(path)
     if kind not in STARTERS:
         raise InvalidOperand(f"kind {kind!r} is not one of {', '.join(STARTERS)}.{did_you_mean(kind, STARTERS)}")
+    if place.name in ("", ".."):
+        raise InvalidOperand(f"{str(path)!r} is a folder, or no name. Name a file, such as mine.cu.")
     if place.suffix != ".cu":
         raise InvalidOperand(f"{place} is not a .cu file: name it {place.with_suffix('.cu')}.")
     if place.exists() and not force:
         raise InvalidOperand(f"{place} is there already. Choose another name, or replace it with --force.")
     check_writable(place)
-    head = _HEAD.format(name=place.name, against=_AGAINST.get(kind, ""))
+    head = _HEAD.format(name=in_shell(place.name), against=_AGAINST.get(kind, ""))
     write_text(place, head + STARTERS[kind].read_text(encoding="utf-8"))
     return place
