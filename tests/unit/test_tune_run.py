@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -260,6 +262,17 @@ def test_a_problem_too_large_for_the_memory_is_told_and_the_next_is_measured(wor
     assert (kind, "OUT_OF_MEMORY" in reason) == ("launch", True)
     assert fits.entry.timed
     assert set(entries_of(again(store).table)) == {fits.entry.key}
+
+
+def test_a_compiling_process_that_nobody_hears_any_more_is_silent(tmp_path):
+    """What is left of a command that a signal ended."""
+    code = "import os, tilewright.tuning.worker as worker; worker.answer = lambda job: 'x' * 10**6; worker.main()"
+    heard, answers = os.pipe()
+    os.close(heard)
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(0), stdout=answers, stderr=subprocess.PIPE,
+                          timeout=60, check=False)  # fmt: skip
+    os.close(answers)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def tune_in_a_process(world, folder, number: int, begin, told) -> None:

@@ -5,6 +5,7 @@ The compiled kernel lands in the kernel cache, and in the answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -32,9 +33,11 @@ def first_line(message: str, log: str) -> str:
 
 
 def main() -> None:
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what the compiler or a library prints goes elsewhere
-        pickle.dump(answer(pickle.load(sys.stdin.buffer)), answers)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the compiler or a library prints goes elsewhere
+    told = answer(pickle.load(sys.stdin.buffer))
+    with contextlib.suppress(BrokenPipeError), answers:  # the process that asked may have been ended meanwhile
+        pickle.dump(told, answers)
 
 
 if __name__ == "__main__":
