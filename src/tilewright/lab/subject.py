@@ -64,14 +64,33 @@ def every_rung(name: str) -> AnyRung | None:
 
 def named(what: str | Path, config: str | AnyConfig | None = None) -> tuple[AnyRung | None, str | AnyConfig | None]:
     """The rung of a name such as f09 with `config`, or of f09:tile_k=8 with the config of these words; (None, config)
-    for what is a file, or not a rung's name."""
+    for what is a file, or not a rung's name. Raises InvalidOperand for the rungs of gradients and of groups, which are
+    not looked at one by one."""
     name, colon, words = str(what).partition(":")
-    rung = None if Path(what).is_file() else every_rung(name)
+    is_file = Path(what).is_file()
+    rung = None if is_file else every_rung(name)
+    if rung is None and not is_file and re.fullmatch(r"[bg]\d\d(_\w+)?", name):
+        _refuse_others(name)
     if rung is None or not colon:
         return rung, config
     if config is not None:
         raise ConfigRejected(f"{what} names a config, and config={str(config)!r} another. Give one of them.")
     return rung, words
+
+
+def _refuse_others(name: str) -> None:
+    from ..attn.backward_rungs import BACKWARD_RUNGS
+    from ..grouped.rungs import GROUPED_RUNGS
+
+    for kind, page, rungs in (
+        ("attention's gradients", "attention", BACKWARD_RUNGS),
+        ("grouped products", "products", GROUPED_RUNGS),
+    ):
+        if found := [rung.id for rung in rungs if name in (rung.id, rung.id.split("_")[0])]:
+            raise InvalidOperand(
+                f"{found[0]} is a rung of {kind}, which is not taken here. What it teaches: tilewright rungs, and "
+                f"docs/{page}.md."
+            )
 
 
 def nearest_rung(name: str) -> str:
