@@ -521,3 +521,12 @@ def test_a_size_that_is_none_is_said_once_and_the_default_is_used(text):
     with pytest.warns(RuntimeWarning, match=f"SIZE is '{text}', which is not a size") as told:
         assert [limits._number("SIZE", text, 7) for _ in range(2)] == [7, 7]
     assert len(told) == 1
+
+
+def test_what_a_cache_has_no_room_for_is_said(tmp_path, monkeypatch):
+    full = KernelCache(tmp_path / "full")
+    full.store("0" * 64, {"kernel.cubin": bytes(999)})
+    full.export(tmp_path / "k.zip")
+    monkeypatch.setenv(limits.CACHE_SIZE_VARIABLE, "0")
+    with pytest.raises(CacheError, match=r"^0 of the 1 kernels .* at most 0 bytes together \(TILEWRIGHT_CACHE_SIZE\)"):
+        KernelCache(tmp_path / "empty").load_archive(tmp_path / "k.zip")

@@ -148,12 +148,14 @@ def test_the_page_of_commands_names_every_command_and_option():
 
 
 def test_rungs_lists_what_every_rung_teaches(run):
+    from tilewright.attn.backward_rungs import BACKWARD_RUNGS
+    from tilewright.grouped.rungs import GROUPED_RUNGS
     from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS
 
     status, out, _ = run("rungs")
     assert status == 0
     shown = "".join(out.split())
-    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT_RUNGS):
+    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT_RUNGS, *BACKWARD_RUNGS, *GROUPED_RUNGS):
         assert rung.id in out
         assert rung.teaches.split()[0] in shown
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
@@ -234,6 +236,14 @@ def test_explain_tells_attention_too(run, tmp_path):
                   ("--attention", "1x1x64x64,2x1x64x64"), ("--attention", "64")):  # fmt: skip
         status, out, err = run("explain", *wrong)
         assert (status, out, one_line(err)) == (2, "", True)
+
+
+def test_explain_names_the_options_that_attention_does_not_take(run):
+    attention = ("explain", "--attention", "1x1x64x64")
+    for wrong in (("--out-dtype", "f32"), ("--layout", "nt"), ("--batch", "2"), ("--k", "8", "--precision", "tf32")):
+        status, out, err = run(*attention, *wrong)
+        assert (status, out, one_line(err)) == (2, "", True)
+        assert f"InvalidOperand: {', '.join(wrong[::2])}: for products only" in err
 
 
 def test_explain_tells_a_reason_once_a_bound_without_exponent_and_who_chose_the_gpu(run):

@@ -110,6 +110,9 @@ def test_help_has_examples(run, command):
         (("claims", "009"), "000, 001"),
         (("claims", "--verdict", "maybe"), "not-here"),
         (("show", "f9"), "Did you mean 'f09'"),
+        (("show", "g03"), "g03_tma is a rung of grouped products, which is not taken here"),
+        (("inspect", "b03_wgmma"), "b03_wgmma is a rung of attention's gradients"),
+        (("show", "g99"), "neither a rung nor a file"),
         (("show", "nothing"), "Rungs: tilewright rungs"),
         (("show", "f09", "--line", "99"), "are 1 to 26"),
         (("show", "f09", "--plain", "--sass"), "omit"),
@@ -281,6 +284,19 @@ def test_show_marks_new_lines_and_shows_what_a_line_became(run):
     told = json.loads(out)
     assert told["below"] == "f08_warptile_sub"
     assert any("FFMA" in text for line in told["lines"] for text in line["sass"])
+
+
+def test_show_says_that_configs_differ_only_where_they_do(run):
+    assert run("show", "f01", "--diff", "f01")[1].endswith("\nNo line is new over f01.\n")
+
+
+def test_the_example_of_roofline_runs(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = " ".join(run("roofline", "--help")[1].split())
+    assert "tilewright new product.cu --kind matmul tilewright roofline f05 f12 product.cu" in said
+    assert run("new", "product.cu", "--kind", "matmul")[0] == 0
+    status, out, _ = run("roofline", "f05", "f12", "product.cu")
+    assert (status, "product.cu" in out) == (0, True)
 
 
 def test_show_names_the_file_that_has_the_code_of_a_rung_without_any(run):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.cli import main
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS, SplitConfig
 from tilewright.report.terminal import legend, tables
 
@@ -143,6 +144,14 @@ def test_stored_results_break_between_words(tmp_path, monkeypatch):
     shown = " ".join(" ".join(lines).split())
     assert f"{timed[0]}, 1234 us" in shown
     assert "stopped early" in shown
+
+
+def test_claims_break_between_words_on_a_terminal_and_are_one_line_each_in_a_pipe(tmp_path, monkeypatch, capsys):
+    whole(on_a_terminal(tmp_path, 80, "claims", "000"))
+    monkeypatch.setattr(sys, "argv", ["tilewright", "claims", "000"])
+    with pytest.raises(SystemExit):
+        main()
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 100
 
 
 def test_explain_breaks_between_words(tmp_path):

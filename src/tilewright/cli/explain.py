@@ -64,9 +64,16 @@ def explain(
         if shape.lower() == "attention":
             raise InvalidOperand("attention is an option, as its sizes are others: --attention 4x32/8x4096x128.")
         m, n, k, batch = [*read_extents(shape, ""), 1][:4]
-    products = (size, m, n, k, out_dtype) != (None,) * 5 or (layout, precision, batch) != ("nn", "ieee", 1)
-    if attention is not None and products:
-        raise InvalidOperand("--attention names all sizes: omit those of a product, --layout, --precision, --batch.")
+    of_products = {
+        "--size": size is not None, "--m": m is not None, "--n": n is not None, "--k": k is not None,
+        "--layout": layout != "nn", "--out-dtype": out_dtype is not None, "--precision": precision != "ieee",
+        "--batch": batch != 1,
+    }  # fmt: skip
+    given = [option for option, is_given in of_products.items() if is_given]
+    if attention is not None and given:
+        raise InvalidOperand(
+            f"{', '.join(given)}: for products only; --attention names all sizes. Omit one or the other."
+        )
     if causal and attention is None:
         raise InvalidOperand("--causal applies to attention: give --attention, or omit it.")
     where, source = gpu_of_machine("--gpu") if gpu is None else (find_gpu(gpu), "named with --gpu")

@@ -16,7 +16,8 @@ from .options import Json, read_dtype
 EXAMPLE = (
     "Examples:\n\n  tilewright roofline --gpu H200 --shape 4096x4096x4096 --tile 128x256\n\n"
     '  tilewright roofline --gpu "RTX 5070 Ti" --intensity 0.25,7.94\n\n'
-    "  tilewright roofline --records fp32-ladder\n\n  tilewright roofline f05 f12 mine.cu"
+    "  tilewright roofline --records fp32-ladder\n\n  tilewright new product.cu --kind matmul\n\n"
+    "  tilewright roofline f05 f12 product.cu"
 )
 
 

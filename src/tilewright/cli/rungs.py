@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rungs(json_file: Json = None) -> None:
-    """List every rung of the ladders, in climbing order, with what it teaches."""
+    """List every rung in climbing order, with what it teaches: of products, attention, its gradients, and groups."""
     from rich.table import Table
     from rich.text import Text
 
@@ -115,7 +115,8 @@ def _print_end(found: KernelSource, compiled: bool) -> None:
     new = sum(line.new for line in found.lines)
     print()
     if found.below and not new:
-        say(f"No line is new over {found.below}: the configs differ.")
+        differ = ": the configs differ" if found.below_config not in ("", found.config) else ""
+        say(f"No line is new over {found.below}{differ}.")
     elif found.below:
         say(f"+ {new} of {len(found.lines)} lines are new over {found.below}.")
     if found.uses:

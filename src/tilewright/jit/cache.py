@@ -291,5 +291,8 @@ class KernelCache:
             raise CacheError(f"{archive} is damaged: its kernels are not those that its {_MANIFEST} lists.")
         taken = sum(self.store(key, files) for key, files in entries.items())
         if taken < len(entries):
-            raise CacheError(f"{taken} of the {len(entries)} kernels in {archive} could be written to {self.folder}.")
+            raise CacheError(
+                f"{taken} of the {len(entries)} kernels in {archive} could be written to {self.folder}, which holds "
+                f"kernels of at most {limits.cache_bytes()} bytes together ({limits.CACHE_SIZE_VARIABLE})."
+            )
         return taken
