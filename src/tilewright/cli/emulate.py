@@ -111,7 +111,7 @@ def emulate(
         "cluster": None if cluster is None else triple("cluster", cluster),
         "constants": dict(_named(text, "--constant") for text in constant or ()),
         "hazards": "collect" if every else "raise", "order": order, "red_zones": red_zones, "strict": strict,
-        "jobs": jobs, "explore": orders(explore or "0"),
+        "jobs": jobs, "explore": int(explore or 0) if re.fullmatch("[0-9]{0,9}", explore or "") else explore,
     }  # fmt: skip
     references = [Reference.of(text) for text in reference or ()]
     arrays = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.(?:np[yz]|safetensors)", one)]
@@ -153,15 +153,6 @@ def _named(text: str, option: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise InvalidOperand(f"{option} {text!r} is not NAME=VALUE, such as 'table=f32[4]=ones'.")
     return name.strip(), value
-
-
-def orders(text: str) -> int | str:
-    """So many orders, or a time such as 30s as `own_kernel.emulate` takes it. Raises InvalidOperand."""
-    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        return int(text)
-    if re.fullmatch(r"\d{1,9}(\.\d*)?s", text, re.ASCII):  # no exponent: 1e999s would not end
-        return text
-    raise InvalidOperand(f"--explore {text!r} is not a number of orders, or seconds, such as 20 or 30s.")
 
 
 def triple(name: str, text: str) -> tuple[int, int, int]:

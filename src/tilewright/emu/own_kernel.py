@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -323,7 +324,7 @@ def _numbers(explore: int | str) -> Iterator[int]:
 
 def _seconds(text: str) -> float:
     try:
-        if text.endswith("s") and (seconds := float(text[:-1])) > 0:
+        if text.endswith("s") and 0 < (seconds := float(text[:-1])) < inf:
             return seconds
     except ValueError:
         pass
