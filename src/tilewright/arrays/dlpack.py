@@ -91,22 +91,29 @@ class Raw(NamedTuple):
     @staticmethod
     def of(capsule: Any, name: str) -> Raw:
         """Raises InvalidOperand for what is no unused capsule of a version that is read here."""
-        for known in (_VERSIONED, _PLAIN):
-            try:
-                at = _pointer(capsule, known) >> 3
-            except ValueError:  # another name
-                continue
-            read_only = False
-            if known is _VERSIONED:
-                if (major := WORDS[at] & LOW) != 1:
-                    raise InvalidOperand(f"{name} offers DLPack {major}.{WORDS[at] >> 32}; only 1.x is read here.")
-                read_only = bool(WORDS[at + 3] & _READ_ONLY)
-                at += 4
-            data, place, kind, shape, strides, offset = WORDS[at : at + 6]
-            axes, shape, strides = kind & LOW, shape >> 3, strides >> 3
-            steps = tuple(WORDS[strides : strides + axes]) if strides else None
-            return Raw(data + offset, place, kind, tuple(WORDS[shape : shape + axes]), steps, read_only)
-        raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
+        try:
+            at = _pointer(capsule, _VERSIONED) >> 3
+        except ValueError:  # another name
+            flags, at = 0, _plain(capsule, name)
+        else:
+            version, flags = WORDS[at], WORDS[at + 3]
+            if version & LOW != 1:
+                raise InvalidOperand(f"{name} offers DLPack {version & LOW}.{version >> 32}; only 1.x is read here.")
+            at += 4
+        data, place, kind, shape, strides, offset = WORDS[at : at + 6]
+        axes, shape, strides = kind & LOW, shape >> 3, strides >> 3
+        steps = tuple(WORDS[strides : strides + axes]) if strides else None
+        return Raw(data + offset, place, kind, tuple(WORDS[shape : shape + axes]), steps, bool(flags & _READ_ONLY))
+
+
+def _plain(capsule: Any, name: str) -> int:
+    """The word at which the tensor in a capsule from before DLPack 1.0 begins. Raises InvalidOperand for no capsule."""
+    try:
+        return int(_pointer(capsule, _PLAIN)) >> 3
+    except ValueError:
+        raise InvalidOperand(
+            f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}."
+        ) from None
 
 
 class Imported:

@@ -48,6 +48,8 @@ def glance(value: Any, stream: int = 0) -> Glance:
     library = libraries.known.get(kind)
     if library is not None:
         return _of_library(library, value)
+    if kind is _last_on_gpu[0] and (found := _of_dlpack(value, stream)) is not None:
+        return found
     if kind is np.ndarray:
         address = value.ctypes.data
         of_numpy = (kind, value.shape, value.strides, value.dtype, address & 15, value.flags.writeable)
@@ -73,14 +75,16 @@ def _of_library(library: libraries.Library, value: Any) -> Glance:
     return Glance(signature, library.kind, library.address(value), ordinal, library.stream(ordinal), value)
 
 
-_last_on_gpu: type | None = None
-"""The type of the last array on a GPU. Arrays of it are not asked where they are, since their capsule says it."""
+_last_on_gpu: tuple[type | None, str] = None, ""
+"""The type of the last array on a GPU that DLPack gave, and its kind. Arrays of it are not asked where they are, since
+their capsule says it."""
 
 
 def _of_dlpack(value: Any, stream: int) -> Glance | None:
     """Return the glance; None for memory of the host."""
     global _last_on_gpu
-    expected = type(value) is _last_on_gpu
+    last, kind = _last_on_gpu
+    expected = type(value) is last
     if not expected:
         where, _ = value.__dlpack_device__()
         if where != dlpack.CUDA:
@@ -90,14 +94,15 @@ def _of_dlpack(value: Any, stream: int) -> Glance | None:
     except Exception:  # what producers raise for a stream where they have none
         if not expected:
             raise
-        _last_on_gpu = None
+        _last_on_gpu = None, ""
         return _of_dlpack(value, stream)
     address, place, form, shape, strides, read_only = dlpack.Raw.of(capsule, "a")
     if place & LOW != dlpack.CUDA:
         return None
-    _last_on_gpu = type(value)
-    jax = loaded("jax")
-    kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
+    if not expected:
+        jax = loaded("jax")
+        kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
+        _last_on_gpu = type(value), kind
     signature = (kind, place, form, shape, strides, read_only, address & 15)
     return Glance(signature, kind, address, place >> 32, None, (value, capsule))
 
