@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.emu.program import decode
 from tilewright.emu.ptx import (
     Immediate,
@@ -15,10 +17,11 @@ from tilewright.emu.ptx import (
     Special,
     Symbol,
     Vector,
+    file_name,
     registers_of,
 )
 from tilewright.emu.ptx_parser import parse
-from tilewright.errors import PtxError
+from tilewright.errors import EmulatorFault, PtxError
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
 
@@ -237,3 +240,21 @@ def test_coordinates_of_a_tensor_stay_with_its_map():
     names = [[register.name for register in registers_of(operand)] for operand in load.operands]
     assert names == [["%r0"], ["%rd1", "%r2", "%r3"], ["%r4"]]
     assert [len(list(registers_of(operand))) for operand in store.operands] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [(r"/tmp/\347\224\250\346\210\267/123/k.cu", "/tmp/用户/123/k.cu"), (r"\303\251.cu", "é.cu"),
+     (r"\303/251.cu", "é.cu"), (r"\346\227\245\346\234/254.cu", "日本.cu"), ("/plain/251/k.cu", "/plain/251/k.cu"),
+     (r"C:\new\101.cu", r"C:\new\101.cu"), (r"a\346b", "a\udce6b")],
+)  # fmt: skip
+def test_names_of_files_are_read_as_nvrtc_and_line_tables_write_them(written, name):
+    assert file_name(written) == name
+
+
+def test_a_fault_in_a_folder_beyond_ascii_shows_its_line(tmp_path):
+    file = tmp_path / "用户" / "é.cu"
+    file.parent.mkdir()
+    file.write_text('extern "C" __global__ void k(float *x) {\n  x[threadIdx.x + 1] = 3;\n}\n')
+    with pytest.raises(EmulatorFault, match=r"用户/é\.cu:2: x\[threadIdx\.x \+ 1\] = 3;"):
+        tw.emulate(file, "k", 1, 32, [np.ones(32, np.float32)])

@@ -11,6 +11,7 @@ from tilewright.errors import ConfigRejected, InvalidOperand, MissingDependency
 from tilewright.jit.source import CUDA_ROOT
 from tilewright.lab.kernel_source import ptx_by_line
 from tilewright.lab.sass import find_disassembler
+from tilewright.lab.starters import new_kernel
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
 
 EVERY = [rung.id for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *SPLIT_RUNGS)]
@@ -128,6 +129,21 @@ def test_a_rung_that_only_sets_a_constant_has_its_code_where_that_is_read():
     read = own.switches[0]
     shared = tw.lab.show("a24", compiled=True, file=read.file)
     assert any(line.sass for line in shared.lines if line.number > read.line)
+
+
+def test_lines_of_a_file_beyond_ascii_have_their_ptx_and_machine_code(tmp_path):
+    try:
+        find_disassembler()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    places = tmp_path / "plain.cu", tmp_path / "用户" / "日本.cu"
+    places[1].parent.mkdir()
+    plain, other = (
+        [(len(line.ptx), len(line.sass)) for line in tw.lab.show(new_kernel(place), compiled=True).lines]
+        for place in places
+    )
+    assert plain == other
+    assert any(ptx and sass for ptx, sass in plain)
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):

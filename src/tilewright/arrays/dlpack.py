@@ -111,9 +111,7 @@ def _plain(capsule: Any, name: str) -> int:
     try:
         return int(_pointer(capsule, _PLAIN)) >> 3
     except ValueError:
-        raise InvalidOperand(
-            f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}."
-        ) from None
+        raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.") from None
 
 
 class Imported:

@@ -21,6 +21,7 @@ from .ptx import (
     Register,
     Symbol,
     Variable,
+    file_name,
 )
 from .ptx_operands import NAME, OperandReader, split
 
@@ -62,7 +63,7 @@ class _Parser(OperandReader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.module = Module()
-        self.files = {int(number): name for number, name in _FILE.findall(text)}
+        self.files = {int(number): file_name(name) for number, name in _FILE.findall(text)}
         self.places: dict[tuple[str, ...], Location] = {}  # (file, line, column) -> its last .loc
         self.located: dict[tuple[str, str, int], Location] = {}  # (file, line, the call's identity) -> the only one
         self.chain: list[int] = []  # numbers of the open scopes

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from ..emu.ptx import file_name
 from .sass import Instruction, listings
 from .sass_facts import group_of
 from .shown import Grid, Shown
@@ -136,7 +137,7 @@ _Spot = tuple[int, int, int]
 
 def ptx_by_line(ptx: str, entry: str, file: str, shown: range) -> dict[int, list[str]]:
     """The PTX instructions of an entry by the outermost line of `file`, of those `shown`, that they were made for."""
-    names = {int(number): short_name(path) for number, path in _FILE.findall(ptx)}
+    names = {int(number): short_name(file_name(path)) for number, path in _FILE.findall(ptx)}
     start = ptx.index(f".entry {entry}(")
     body = ptx[ptx.index("{", start) :]
     called_at: dict[_Spot, _Spot] = {}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..emu.ptx import file_name
 from ..errors import MissingDependency, TilewrightError
 
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
@@ -69,7 +70,7 @@ def parse(text: str) -> dict[str, list[Instruction]]:
             waiting, fresh = [], True
             current.append(Instruction(address, m[2] or "", m[3], m[4], tuple(places)))
         elif m := _PLACE.search(line):
-            places = [*([] if fresh else places), (m[1], int(m[2]))]
+            places = [*([] if fresh else places), (file_name(m[1]), int(m[2]))]
             fresh = False
         elif m := _LABEL.match(line):
             waiting.append(m[1])
