@@ -17,11 +17,11 @@ from tilewright.emu.ptx import (
     Special,
     Symbol,
     Vector,
-    file_name,
     registers_of,
 )
 from tilewright.emu.ptx_parser import parse
 from tilewright.errors import EmulatorFault, PtxError
+from tilewright.jit.entry import file_name
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 TYPE_BYTES = {"b128": 16, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4}
@@ -63,24 +62,6 @@ class Symbol:
 
     name: str
     offset: int = 0
-
-
-_OCTAL = re.compile(r"((?:\\[23][0-7]{2})+)(/[23][0-7]{2})?")
-
-
-def file_name(written: str) -> str:
-    """A file's name from PTX or a line table: NVRTC writes bytes beyond ASCII in octal. Line tables take a name's last
-    backslash for the end of a folder: `\\303\\251.cu` becomes `\\303/251.cu`."""
-
-    def meant(found: re.Match[str]) -> str:
-        run, last = found[1], found[2] or ""
-        codes = [int(octal, 8) for octal in run[1:].split("\\")]
-        try:
-            return bytes(codes).decode() + last
-        except UnicodeDecodeError:  # a letter's last byte is beyond the slash
-            return bytes([*codes, *([int(last[1:], 8)] if last else [])]).decode("utf-8", "surrogateescape")
-
-    return _OCTAL.sub(meant, written)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 
 from ..errors import PtxError
+from ..jit.entry import file_name
 from .ptx import (
     TYPE_BYTES,
     Function,
@@ -21,7 +22,6 @@ from .ptx import (
     Register,
     Symbol,
     Variable,
-    file_name,
 )
 from .ptx_operands import NAME, OperandReader, split
 

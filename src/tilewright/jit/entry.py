@@ -1,4 +1,4 @@
-"""A kernel's name in the PTX and the types of its parameters, as the compiler itself tells them.
+"""A kernel's name in the PTX, the types of its parameters and the names of files, as the compiler itself tells them.
 
 NVRTC has name expressions for the first; its 13.5 dies on one for a template whose parameters do not compile. Lines at
 the end of the source ask for both instead (cuda/host/entry.h), and are taken out of the PTX again.
@@ -59,6 +59,24 @@ def types_of(text: str) -> tuple[ParameterType, ...]:
         ParameterType(chr(code >> 8 & 255).strip("\0"), code & 255, code >> 16 & 255, bool(code >> 24))
         for code in codes
     )
+
+
+_OCTAL = re.compile(r"((?:\\[23][0-7]{2})+)(/[23][0-7]{2})?")
+
+
+def file_name(written: str) -> str:
+    """A file's name from PTX or a line table: NVRTC writes bytes beyond ASCII in octal. Line tables take a name's last
+    backslash for the end of a folder: `\\303\\251.cu` becomes `\\303/251.cu`."""
+
+    def meant(found: re.Match[str]) -> str:
+        run, last = found[1], found[2] or ""
+        codes = [int(octal, 8) for octal in run[1:].split("\\")]
+        try:
+            return bytes(codes).decode() + last
+        except UnicodeDecodeError:  # a letter's last byte is beyond the slash
+            return bytes([*codes, *([int(last[1:], 8)] if last else [])]).decode("utf-8", "surrogateescape")
+
+    return _OCTAL.sub(meant, written)
 
 
 _NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from ..emu.ptx import file_name
+from ..jit.entry import file_name
 from .sass import Instruction, listings
 from .sass_facts import group_of
 from .shown import Grid, Shown
