@@ -112,6 +112,7 @@ def test_help_has_examples(run, command):
         (("show", "f9"), "Did you mean 'f09'"),
         (("show", "g03"), "g03_tma is a rung of grouped products, which is not taken here"),
         (("inspect", "b03_wgmma"), "b03_wgmma is a rung of attention's gradients"),
+        (("inspect", "g03", "--space"), "g03_tma is a rung of grouped products"),
         (("show", "g99"), "neither a rung nor a file"),
         (("show", "nothing"), "Rungs: tilewright rungs"),
         (("show", "f09", "--line", "99"), "are 1 to 26"),

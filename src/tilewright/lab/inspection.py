@@ -16,7 +16,7 @@ from ..tuning.build import Builder, Built, cores
 from . import sass_facts
 from .sass import Instruction, listings, loops
 from .shown import Grid, Shown
-from .subject import D_HEAD, AnyConfig, AnyRung, Subject, every_rung, named, problem_of, read_config, subject_of
+from .subject import D_HEAD, AnyConfig, AnyRung, Subject, named, problem_of, read_config, subject_of
 
 WHOLE, REST = "all", "loop"
 _GROUPS = (*sass_facts.GROUPS, sass_facts.OTHER)
@@ -371,8 +371,8 @@ def inspect_space(
     Each compiles in a process of its own, one per core at a time; Ctrl-C ends these.
     say: is told what share is done, also in words. Raises InvalidOperand for what is not a rung, and ConfigRejected.
     """
-    rung, board = every_rung(what), find_gpu(gpu)
-    if rung is None:
+    (rung, words), board = named(what), find_gpu(gpu)
+    if rung is None or words is not None:
         raise InvalidOperand(f"{what!r} is not a rung: only a rung has a space of configs. See: tilewright rungs.")
     problem: Any = problem_of(rung, dtype, d_head)
     if configs is None:
