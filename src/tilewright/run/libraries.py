@@ -39,8 +39,6 @@ class TorchArrays(Arrays):
     kind = "torch"
 
     def __init__(self, torch: Any) -> None:
-        from ..arrays import eager  # which imports torch
-
         self.types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
         self.address: Callable[[Any], int] = torch.Tensor.data_ptr
         self.stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
@@ -50,9 +48,11 @@ class TorchArrays(Arrays):
         self.device = torch._C._cuda_getDevice
         self.duals = torch.autograd.forward_ad
         self.duals._current_level  # noqa: B018
+        from ..arrays import eager  # which imports torch
+
+        self.is_recorded: Callable[[], bool] = eager.is_recorded
         self.is_graded: Callable[[], bool] = torch.is_grad_enabled
         self.modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-        self.is_recorded: Callable[[], bool] = eager.is_recorded
 
     def pair(self, a: Any, b: Any) -> Signature:
         """Return what decides how two arrays are read, in one flat tuple: half the time of two signatures."""
