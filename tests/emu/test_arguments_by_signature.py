@@ -149,6 +149,41 @@ def test_arrays_that_overlap_are_refused_and_neighbours_are_not():
     assert tw.emulate(IN_PLACE, "k", 1, 32, [z[::2], z[1::2]]).arrays[0][1] == 30
 
 
+HELD = """struct Held { float *p; };
+__global__ void k(Held h, float *y, float a) { h.p[threadIdx.x] += 1; y[threadIdx.x] *= 2 + a; }"""
+
+
+def test_an_array_in_a_struct_and_by_itself_is_one_buffer():
+    z = np.arange(32, dtype=np.float32)
+    both = tw.emulate(HELD, "k", 1, 32, [Struct({0: z}), z, 0.0]).arrays
+    assert all(x.tolist() == (2 * (z + 1)).tolist() for x in both)
+
+
+@pytest.mark.parametrize("take", [lambda z: z[::2], lambda z: z.reshape(8, 8).T], ids=["steps", "turned"])
+def test_an_array_that_would_lie_in_two_ways_is_refused(take):
+    z = take(np.arange(64, dtype=np.float32))
+    with pytest.raises(InvalidOperand, match=r"arguments 0 and 1 are one array of strides .*ascontiguousarray"):
+        tw.emulate(HELD, "k", 1, 8, [Struct({0: z}), z, 0.0])
+    twice = tw.emulate(IN_PLACE, "k", 1, z.size, [z, z]).arrays
+    assert twice[0].tolist() == twice[1].tolist() == (10 * (z + 1)).tolist()
+
+
+def test_what_structs_hold_overlaps_nothing_and_runs_forwards():
+    z = np.arange(64, dtype=np.float32)
+    for args in ([Struct({0: z[:32]}), z[16:48], 0.0], [Struct({0: z}), z[:32], 0.0]):
+        with pytest.raises(InvalidOperand, match="arguments 0 and 1 are two arrays over the same memory"):
+            tw.emulate(HELD, "k", 1, 8, args)
+    with pytest.raises(InvalidOperand, match=r"strides \(-4,\) in argument 0"):
+        tw.emulate(HELD, "k", 1, 8, [Struct({0: z[::-1]}), z.copy(), 0.0])
+
+
+def test_a_number_may_be_an_element_of_another_argument():
+    z = np.ones(32, np.float32)
+    assert tw.emulate(HELD, "k", 1, 32, [Struct({0: z.copy()}), z, z[0, ...]]).arrays[1].tolist() == [3.0] * 32
+    first = "__global__ void k(float a, float *y) { y[threadIdx.x] += a; }"
+    assert tw.emulate(first, "k", 1, 32, [z[0, ...], z]).arrays[0].tolist() == [2.0] * 32
+
+
 def test_a_masked_array_is_no_buffer():
     with pytest.raises(InvalidOperand, match="the mask would be ignored"):
         tw.emulate(IN_PLACE, "k", 1, 1, [np.ma.zeros(4, np.float32), np.zeros(4, np.float32)])

@@ -489,13 +489,16 @@ def test_a_large_table_for_which_no_pages_can_be_had_is_asked_of_numpy(monkeypat
         assert (table.shape, table.dtype, table.any()) == (shape, np.int32, False)
 
 
-@pytest.mark.parametrize("read", ["clock64()", "clock()", "globaltimer()"])
+@pytest.mark.parametrize("read", ["clock64()", "clock()", "globaltimer()", "low_timer()"])
 @pytest.mark.parametrize("compiled", ["1", "0"])
 def test_clocks_step_on_within_a_straight_run(monkeypatch, read, compiled):
     monkeypatch.setenv("TILEWRIGHT_EMULATOR_C", compiled)
     source = f"""
     __device__ long long globaltimer() {{
         long long t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t;
+    }}
+    __device__ unsigned low_timer() {{
+        unsigned t; asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(t)); return t;
     }}
     extern "C" __global__ void k(long long *out, float x) {{
         long long a = {read}; __nanosleep(10); long long b = {read};

@@ -290,11 +290,13 @@ def test_bulk_copies_race_with_stores_of_other_blocks():
     assert kinds(store.replace("PART", "(blockIdx.x / 2)"), 4, 32, args[:1]) == ["global_race"]
 
 
-@pytest.mark.parametrize("place", ["a", "a + 1", "&((Pair *)a)->sum", "a + (threadIdx.x & 1) + 1", "shared + 1"])
+@pytest.mark.parametrize(
+    "place", ["a", "a + 1", "a + n - 1", "&((Pair *)a)->sum", "a + (threadIdx.x & 1) + 1", "shared + 1"]
+)
 def test_the_first_guess_of_a_compare_and_swap_is_told_wherever_its_word_lies(place):
     """NVRTC loads from [%rd1+8] and swaps at a register that it has added 8 to."""
     source = f"""struct Pair {{ int n; double sum; }};
-    {K}(double *a) {{
+    {K}(double *a, int n) {{
         __shared__ double shared[4];
         if (threadIdx.x < 4) shared[threadIdx.x] = 0;
         __syncthreads();
@@ -306,8 +308,8 @@ def test_the_first_guess_of_a_compare_and_swap_is_told_wherever_its_word_lies(pl
         __syncthreads();
         if (gridDim.x == 99) a[3] = shared[1];
     }}"""
-    assert kinds(source, 1, 64, ["f64[4]=zeros"]) == []
-    assert kinds(source, 3, 64, ["f64[4]=zeros"]) == []
+    assert kinds(source, 1, 64, ["f64[4]=zeros", "2"]) == []
+    assert kinds(source, 3, 64, ["f64[4]=zeros", "2"]) == []
 
 
 @pytest.mark.parametrize("offset", [0, 1])
@@ -321,6 +323,27 @@ def test_the_first_guess_of_a_compare_and_swap_is_told_wherever_its_word_lies(pl
 def test_an_update_in_two_steps_is_lost_wherever_its_word_lies(body, offset):
     source = f"{K}(int *p) {{ int *a = p + {offset}; if (threadIdx.x == 0) {{ {body} }} }}"
     assert kinds(source, 4, 32, ["i32[4]=zeros"]) == ["lost_update"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [("""if (!blockIdx.x) atomicAdd(a + 1, 1);
+         int *b = a, old = b[1], was;
+         asm volatile("add.s64 %0, %0, 4;" : "+l"(b));
+         do { was = old; old = atomicCAS(b + 1, was, was + 1); } while (was != old);""", ["flag_race"]),
+     ("""if (!blockIdx.x) atomicAdd(a, 1);
+         int *b = a;
+         while (n--) {
+             int old = *b, was; ++b;
+             do { was = old; old = atomicCAS(b, was, was + 1); } while (was != old);
+         }""", ["flag_race"]),
+     ("""int v = *(volatile int *)(a + 1);
+         asm volatile("add.s64 %0, %0, 4;" : "+l"(a)); atomicExch(a + 1, v + 1);""", []),
+     ("int *p = a; while (n--) { int v = *(volatile int *)p; ++p; atomicExch(p, v + 1); }", [])],
+    ids=["a guess, then on by an add", "a guess, then on in a loop", "an exchange after an add", "one in a loop"],
+)  # fmt: skip
+def test_a_register_that_is_written_between_names_another_place(body, told):
+    assert kinds(f"{K}(int *a, int n) {{ {body} }}", 2, 1, ["i32[4]=zeros", "1"]) == told
 
 
 def test_lanes_that_reach_several_buffers_are_judged_in_each():

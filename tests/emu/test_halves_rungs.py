@@ -80,6 +80,26 @@ def test_what_all_products_share_is_made_once(rung, shared, entries):
     assert counters.global_store_sectors <= (lines * (2 * rung.halves * 44 + 32)) // 32 + lines + 2
 
 
+@every_rung
+@pytest.mark.parametrize(("a_batch", "b_batch"), [((), (3,)), ((3,), ()), ((1,), (3,)), ((2, 1), (1, 3))], ids=str)
+def test_either_operand_may_be_one_for_all_products(rung, a_batch, b_batch):
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((*a_batch, 20, 50), np.float32), rng.standard_normal((*b_batch, 50, 40), np.float32)
+    with tw.emulator():
+        out = tw.matmul(a, b, precision=rung.precision, rung=rung.id, config=SMALL)
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b, atol=1e-5 if rung is T05 else 0.1)
+
+
+@pytest.mark.parametrize("k", [37, 38, 39, 41])
+def test_accesses_of_16_bytes_end_with_the_line(k):
+    """Lines start at multiples of 16 bytes, and the last one ends with the memory."""
+    a, b = (np.full(40 * 44 - 44 + k, 1, np.float32) for _ in range(2))
+    left, right = (np.lib.stride_tricks.as_strided(x, (40, k), (176, 4)) for x in (a, b))
+    with tw.emulator():
+        out = tw.matmul(left, right.T, precision="fp32x3", rung="t05", config=SMALL)
+    assert (out == k).all()
+
+
 @pytest.mark.parametrize(("k", "team"), [(90, 32), (600, 64), (1030, 128), (2100, 256), (4200, 256)])
 @pytest.mark.parametrize("layouts", ["nt", "tn", "ss"])
 def test_teams_of_every_size_make_lines_and_clusters_others(layouts, k, team):

@@ -279,12 +279,15 @@ def test_foreign_archives_are_refused_and_change_nothing(cache, tmp_path):
 
 
 def test_an_export_replaces_an_older_one_and_no_other_file(cache, tmp_path):
-    for name in ("first.zip", "first.zip"):
+    (tmp_path / "empty.zip").touch()  # as mktemp makes it
+    for name in ("first.zip", "first.zip", "empty.zip"):
         assert cache.export(tmp_path / name) == 0
+    damaged = (tmp_path / "first.zip").read_bytes().replace(b"PK\1\2", b"XXXX")
+    (tmp_path / "damaged.zip").write_bytes(damaged)
     (tmp_path / "mine.cu").write_text("int x;")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
         other.writestr("mine.cu", "int x;")
-    for name in ("mine.cu", "other.zip"):
+    for name in ("mine.cu", "other.zip", "damaged.zip"):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(CacheError, match="a file is there that is not an exported kernel cache"):
             cache.export(tmp_path / name)

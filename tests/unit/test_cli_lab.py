@@ -169,6 +169,12 @@ def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word, tmp_path,
         "check mine.cu --sarif ./mine.cu",
         "check mine.cu --junit link.cu",
         "check mine.cu --json new --junit new",
+        "check mine.cu --sarif new --junit new",
+        "emulate mine.cu --sarif new --junit new",
+        "emulate mine.cu --grid 4,4 --block 32,8 --arg x=f32[128,128] --arg y=f32[128,128] --arg n=128 --save-args . "
+        "--sarif y.npy",
+        "tune --export table.json --import table.json",
+        "tune --export table.json --merge table.json",
         "emulate mine.cu --json mine.cu",
         "emulate mine.cu --json new --sarif new",
         "emulate mine.cu --arg x.npy --arg f32[1]=ones --sarif x.npy",
@@ -197,11 +203,24 @@ def test_a_result_replaces_neither_what_a_command_reads_nor_its_other_result(run
     (tmp_path / "judge.py").write_text("def check(before, after): pass\n")
     (tmp_path / "README.md").write_text("no tables\n")
     np.save(tmp_path / "x.npy", np.ones(1, np.float32))
+    (tmp_path / "table.json").write_text("[]")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     status, out, err = run(*command.split())
     assert (status, out) == (2, "")
     assert "cannot be written (the same command reads it, or writes something else there)" in err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["check mine.cu --json", "check mine.cu --sarif", "emulate mine.cu --junit"])
+@pytest.mark.parametrize("name", ["helper.cuh", "ref.py", "y.npy"])
+def test_what_was_found_replaces_no_source_and_no_array(run, command, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new_kernel("mine.cu")
+    (tmp_path / name).write_text("precious")
+    status, out, err = run(*command.split(), name)
+    assert (status, out) == (2, "")
+    assert f"{name} cannot be written (a source or an array is there)" in err
+    assert (tmp_path / name).read_text() == "precious"
 
 
 @pytest.mark.parametrize("command", ["bench --stale --json new.json", "rungs --json new.json", "cache export k.zip"])

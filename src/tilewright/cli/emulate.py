@@ -100,7 +100,7 @@ def emulate(
     """Run your own kernel on the emulator: a fault says what, on which line, in which block, warp and lanes."""
     from ..emu.own_kernel import load
     from ..emu.reference import Reference
-    from ..lab.record import check_writable, json_result, make_folder, write_text
+    from ..lab.record import check_report, check_writable, json_result, make_folder, write_text
     from ..lab.subject import only_kernel
     from ..report.ci import junit, sarif
     from .emulated import Given, outcome_of, print_outcome
@@ -118,7 +118,7 @@ def emulate(
     read = [file, *(Path(one.text) for one in references if not one.buffer), *arrays]
     outputs = [place for place in (sarif_file, junit_file) if place is not None]
     for number, place in enumerate(outputs):
-        check_writable(place, [*read, *outputs[:number]])
+        check_report(place, [*read, *outputs[:number]])
 
     def once() -> None:
         given = Given.of(arg or (), seed)
@@ -129,7 +129,7 @@ def emulate(
             if save_args is not None:
                 make_folder(save_args)
                 for each in names.saved_to(save_args):
-                    check_writable(each, read)
+                    check_writable(each, [*read, *outputs, json_file])
             outcome = outcome_of(file, name, given.values, options, names, references, tolerance)
             if sarif_file is not None:
                 write_text(sarif_file, sarif(file, [*outcome.hazards, *outcome.allowed], outcome.wrong))

@@ -188,7 +188,7 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
         if not wanted & set(writes):
             continue
         if _loads(instruction):
-            if place_of(program, instruction.operands[1]) == place_of(program, stored[0]):
+            if is_one_place(program, index, instruction.operands[1], store.index, stored[0]):
                 return instruction
             wanted -= set(writes)
             continue
@@ -211,7 +211,7 @@ def guesses(program: Code, load: Instruction) -> bool:
             swaps = reader.opcode.startswith("atom.") and ".cas." in reader.opcode and register in reader.operands[2:3]
             if reader.opcode.startswith("mov."):
                 held += [to for to in program.effects(index).writes if to not in seen]
-            elif swaps and place_of(program, reader.operands[1]) == place_of(program, load.operands[1]):
+            elif swaps and is_one_place(program, index, reader.operands[1], load.index, load.operands[1]):
                 return reaches(program, index, COMPARING, later=True) and not kept(program, load)
     return False
 
@@ -228,8 +228,9 @@ _STEPS = 16
 
 @lru_cache(maxsize=1 << 14)
 def place_of(program: Code, operand: Operand) -> Operand:
-    """The place that an instruction names, by what its register was made from: another register or a symbol, and bytes
-    from there. NVRTC writes `[%rd1+8]` for a load, and for an atomic a register that an `add` has made."""
+    """The place that an instruction names, by what its register was made from: another register, which is written once
+    too, or a symbol, and bytes from there. NVRTC writes `[%rd1+8]` for a load, and for an atomic a register that an
+    `add` has made."""
     for _ in range(_STEPS):
         if not isinstance(operand, Memory) or not isinstance(operand.base, Register):
             break
@@ -240,27 +241,38 @@ def place_of(program: Code, operand: Operand) -> Operand:
         if parts[0] == "add" and len(given) == 2 and isinstance(given[1], Immediate):
             bits = 8 * int(parts[-1][1:])
             offset += (given[1].bits + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
-        elif (parts[0] not in ("mov", "cvta")) or len(given) != 1:
+        elif parts[0] != "mov" or len(given) != 1:
             break
         base = given[0]
-        if isinstance(base, (Register, Symbol)):
-            base = Memory(base)
-        if not isinstance(base, Memory):
+        if not isinstance(base, (Register, Symbol)) or len(writers(program).get(base, [])) > 1:  # type: ignore[arg-type]
             break
-        operand = Memory(base.base, base.offset + offset)
+        operand = Memory(base, offset)
     return operand
+
+
+def is_one_place(program: Code, first: int, one: Operand, second: int, other: Operand) -> bool:
+    """Return whether two instructions, given by their numbers and what they name, name one place: no register that both
+    count from is written between them."""
+    place = place_of(program, one)
+    if place != place_of(program, other):
+        return False
+    changed = writers(program).get(place.base, ()) if isinstance(place, Memory) else ()  # type: ignore[arg-type]
+    low, high = sorted((first, second))
+    return not any(low <= index < high for index in changed)
 
 
 def looks_first(program: Code, store: Instruction) -> bool:
     """Return whether a branch lies between a load of the very place and a store, by what the load has found."""
     held: set[Register] = set()
-    place = place_of(program, store.operands[store.opcode.startswith("atom")])
+    place = store.operands[store.opcode.startswith("atom")]
     for index in range(max(store.index - BACK, 0), store.index + 1):
         instruction = program.instructions[index]
         if instruction.guard in held:
             return True
         reads, writes, _ = program.effects(index)
-        looks = instruction.opcode.startswith("ld.") and place_of(program, instruction.operands[1]) == place
+        looks = instruction.opcode.startswith("ld.") and is_one_place(
+            program, index, instruction.operands[1], store.index, place
+        )
         if looks or (held & set(reads) and not instruction.opcode.startswith(("ld.", "atom."))):
             held |= set(writes)
         else:
@@ -274,8 +286,7 @@ def stored_back(program: Code, load: Instruction) -> bool:
         return False
     for instruction in program.instructions[load.index + 1 : load.index + BACK]:
         stored = _stored(instruction, program)
-        same = stored is not None and place_of(program, stored[0]) == place_of(program, load.operands[1])
-        if same and own_load(program, instruction) is load:
+        if stored is not None and own_load(program, instruction) is load:
             return True
     return False
 
@@ -310,10 +321,14 @@ def counts(program: Code, instruction: Instruction) -> bool:
 
 def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
     """Return whether an atomic follows at the very place that a load has looked at."""
-    place = place_of(program, load.operands[-1]) if load.opcode.startswith("ld") else None
-    for instruction in program.instructions if place is not None else ():
-        atomic = instruction.opcode.startswith(("atom", "red"))
-        if atomic and place in [place_of(program, operand) for operand in instruction.operands[:2]]:
+    if not load.opcode.startswith("ld"):
+        return False
+    for instruction in program.instructions:
+        if instruction.opcode.startswith(("atom", "red")) and any(
+            is_one_place(program, load.index, load.operands[-1], instruction.index, operand)
+            for operand in instruction.operands[:2]
+            if isinstance(operand, Memory)
+        ):
             return True
     return False
 

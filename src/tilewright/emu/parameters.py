@@ -107,12 +107,12 @@ def pack(
     memory.reserve(sum(value.nbytes + SPACING for value in args if isinstance(value, np.ndarray)) + SPACING)
     params = bytearray(max((p.offset + p.size for p in declared), default=0))
     packed = Packed(b"")
-    shared_by: dict[int, int] = {}  # arrays that tensor maps may be over
+    placed = _Placed()
     for number, (value, parameter) in enumerate(zip(args, declared, strict=True)):
         declared_type = types[number] if types else None
         called = f"argument {number}" + (f", {names[number]}," if len(names) == len(declared) else "")
         if isinstance(value, TensorMap):
-            data = _tensor_map(value, number, memory, packed, shared_by)
+            data = _tensor_map(value, number, memory, packed, placed)
             if parameter.size == 8 and (declared_type is None or declared_type.pointers):  # a map in global memory
                 data = memory.add(data, f"tensor map of argument {number}", read_only=True).to_bytes(8, "little")
             elif parameter.size != tensor_maps.BYTES:
@@ -121,7 +121,7 @@ def pack(
                     "`const __grid_constant__ CUtensorMap` has 128 and a pointer to one 8"
                 )
         elif isinstance(value, Struct):
-            data = _struct(value, parameter, number, memory, packed, shared_by)
+            data = _struct(value, parameter, number, memory, packed, placed)
         elif isinstance(value, Texture | Surface):
             if parameter.size != 8 or (declared_type is not None and declared_type.pointers):
                 raise InvalidOperand(
@@ -141,12 +141,12 @@ def pack(
             argument = parse_argument(value, random)
             if argument.array is not None:
                 _check_array(argument, parameter, declared_type, called)
-                if isinstance(value, str) or id(value) not in shared_by:
-                    _refuse_overlap(value, number, args)
-                    shared_by[id(value)] = memory.add(argument.array, f"argument {number}", empty=argument.empty)
-                address = shared_by[id(value)]
-                packed.buffers.append(BufferArgument(number, address, argument.array))
-                data = address.to_bytes(8, "little")
+                at = None if isinstance(value, str) else placed.find(value, number, by_strides=False)
+                if at is None:
+                    at = memory.add(argument.array, f"argument {number}", empty=argument.empty)
+                    placed.put(value, at, number, by_strides=False)
+                packed.buffers.append(BufferArgument(number, at, argument.array))
+                data = at.to_bytes(8, "little")
             else:
                 data = scalar_bytes(argument, parameter, declared_type, called)
         params[parameter.offset : parameter.offset + parameter.size] = data
@@ -154,16 +154,35 @@ def pack(
     return packed
 
 
-def _refuse_overlap(value: Any, number: int, args: Sequence[Any]) -> None:
-    """Raise InvalidOperand where an earlier argument is another array over some of the same memory: each would be a
-    buffer of its own, and no GPU's."""
-    for earlier, other in enumerate(args[:number]):
-        both = isinstance(value, np.ndarray) and isinstance(other, np.ndarray) and value.ndim
-        if both and np.shares_memory(value, other):
-            raise InvalidOperand(
-                f"arguments {earlier} and {number} are two arrays over the same memory; they would be two buffers. "
-                "Pass one array twice, or copies."
-            )
+class _Placed:
+    """The arrays that are in memory: one that is given twice is one buffer."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Any, int, int, bool]] = {}
+        """By an array's identity: the array, its address, the argument's number, and whether it lies by its strides."""
+
+    def find(self, array: Any, number: int, *, by_strides: bool) -> int | None:
+        """Return where an array lies; None for one that is new. Raises InvalidOperand where it lies otherwise there, or
+        where another array is over some of its memory: each would be a buffer of its own, as no GPU has it."""
+        if id(array) in self._held:
+            _, address, earlier, lies = self._held[id(array)]
+            if lies != by_strides and not array.flags.c_contiguous:
+                raise InvalidOperand(
+                    f"arguments {earlier} and {number} are one array of strides {array.strides}; by itself an array is "
+                    "laid out dense, in a struct or a tensor map by its strides. Pass np.ascontiguousarray of it."
+                )
+            return address
+        for other, _, earlier, _ in self._held.values():
+            if all(isinstance(each, np.ndarray) for each in (array, other)) and np.shares_memory(array, other):
+                raise InvalidOperand(
+                    f"arguments {earlier} and {number} are two arrays over the same memory; they would be two buffers. "
+                    "Pass one array twice, or copies."
+                )
+        return None
+
+    def put(self, array: Any, address: int, number: int, *, by_strides: bool) -> None:
+        if not isinstance(array, str):
+            self._held[id(array)] = array, address, number, by_strides
 
 
 def _tensor_map(
@@ -171,11 +190,11 @@ def _tensor_map(
     number: int,
     memory: GlobalMemory,
     packed: Packed,
-    shared_by: dict[int, int],
+    placed: _Placed,
     part: int | None = None,
 ) -> bytes:
     if value.array is not None:
-        value = value.at(_address(value.array, number, memory, packed, shared_by, part))
+        value = value.at(_address(value.array, number, memory, packed, placed, part))
     return tensor_maps.pack(value)
 
 
@@ -184,27 +203,30 @@ def _address(
     number: int,
     memory: GlobalMemory,
     packed: Packed,
-    shared_by: dict[int, int],
+    placed: _Placed,
     part: int | None = None,
 ) -> int:
     """Return where an array lies: a buffer argument of its own unless an earlier argument is the same array."""
-    if id(array) not in shared_by:
+    address = placed.find(array, number, by_strides=True)
+    if address is None:
+        if min(array.strides, default=0) < 0:
+            raise InvalidOperand(f"an array of strides {array.strides} in argument {number}. Pass a copy of it.")
         address = memory.add(laid_out(array), f"argument {number}")
-        shared_by[id(array)] = address
+        placed.put(array, address, number, by_strides=True)
         packed.buffers.append(BufferArgument(number, address, array, part))
-    return shared_by[id(array)]
+    return address
 
 
 def _struct(
-    value: Struct, parameter: Parameter, number: int, memory: GlobalMemory, packed: Packed, shared_by: dict[int, int]
+    value: Struct, parameter: Parameter, number: int, memory: GlobalMemory, packed: Packed, placed: _Placed
 ) -> bytes:
     """The bytes of a struct: arrays become buffers whose addresses lie in it. Raises InvalidOperand."""
     data, end = bytearray(parameter.size), 0
     for offset, part in sorted(value.parts.items()):
         if isinstance(part, TensorMap):
-            piece = _tensor_map(part, number, memory, packed, shared_by, offset)
+            piece = _tensor_map(part, number, memory, packed, placed, offset)
         elif isinstance(part, np.ndarray):
-            piece = _address(part, number, memory, packed, shared_by, offset).to_bytes(8, "little")
+            piece = _address(part, number, memory, packed, placed, offset).to_bytes(8, "little")
         else:
             piece = part.tobytes() if isinstance(part, np.generic) else bytes(part)
         if offset < end or offset + len(piece) > parameter.size:

@@ -57,10 +57,11 @@ def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def _is_exported(archive: Path) -> bool:
     """Return whether a file is an archive that `export` wrote."""
-    if not zipfile.is_zipfile(archive):
+    try:
+        with zipfile.ZipFile(archive) as source:
+            return _MANIFEST in source.namelist()
+    except zipfile.BadZipFile:
         return False
-    with zipfile.ZipFile(archive) as source:
-        return _MANIFEST in source.namelist()
 
 
 FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry", "kernel.types")
@@ -245,7 +246,7 @@ class KernelCache:
         try:
             if archive.exists() and not archive.is_file():  # before the work, not after it
                 raise FileExistsError("it is not a regular file")
-            if archive.exists() and not _is_exported(archive):
+            if archive.exists() and archive.stat().st_size and not _is_exported(archive):
                 raise FileExistsError("a file is there that is not an exported kernel cache")
             with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
                 manifest = {}

@@ -121,7 +121,7 @@ def json_result(place: str | None, others: Iterable[str | Path | None] = ()) -> 
     elif not place:
         raise TilewrightError("--json is empty. Name a file, or - for standard output.")
     else:
-        check_writable(Path(place), others)
+        check_report(Path(place), others)
         yield lambda value: write_json(Path(place), value)
 
 
@@ -138,6 +138,17 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+_SOURCES = frozenset({".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx", ".py", ".npy", ".npz", ".safetensors"})
+
+
+def check_report(path: Path, others: Iterable[str | Path | None] = ()) -> None:
+    """Do as check_writable, of a file that tells what was found: it replaces no source and no array either, such as a
+    header or a reference that the command comes to read."""
+    check_writable(path, others)
+    if path.suffix in _SOURCES and path.exists():
+        raise _unwritable(path, FileExistsError("a source or an array is there"))
 
 
 def check_writable(path: Path, others: Iterable[str | Path | None] = ()) -> None:

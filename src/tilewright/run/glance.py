@@ -98,6 +98,7 @@ def _of_dlpack(value: Any, stream: int) -> Glance | None:
         return _of_dlpack(value, stream)
     address, place, form, shape, strides, read_only = dlpack.Raw.of(capsule, "a")
     if place & LOW != dlpack.CUDA:
+        _last_on_gpu = None, ""
         return None
     if not expected:
         jax = loaded("jax")
