@@ -9,6 +9,8 @@ import pytest
 from hopper_prelude import kernel
 
 import tilewright as tw
+from tilewright.emu.api import decoded
+from tilewright.emu.global_words import is_one_place
 from tilewright.errors import EmulatorFault
 
 F32 = np.float32
@@ -364,3 +366,35 @@ def test_launches_one_after_another_do_not_race():
         tw.matmul(a, a, out=out)
         tw.matmul(a, out, out=out.T.copy())
     assert all(result.hazards == [] for result in machine.results)
+
+
+PLACES = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p) {
+    .reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .pred %q;
+    ld.param.u64 %rd1, [p];
+    setp.eq.s32 %q, %r1, 0;
+    LINES
+    ld.global.u32 %r2, [ONE];
+    atom.global.exch.b32 %r3, [OTHER], %r2;
+    ret;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "one", "other", "same"),
+    [("add.s64 %rd2, %rd1, 8;", "%rd1+8", "%rd2", True),
+     ("add.s64 %rd2, %rd1, -8; mov.u64 %rd3, %rd2;", "%rd1+-8", "%rd3", True),
+     ("add.s64 %rd2, %rd1, 0xFFFFFFFFFFFFFFF8;", "%rd1+-8", "%rd2", True),
+     ("add.s64 %rd2, %rd1, 8;", "%rd1+4", "%rd2", False),
+     ("@%q add.s64 %rd2, %rd1, 8;", "%rd1+8", "%rd2", False),
+     ("mov.u64 %rd2, %rd1; mov.u64 %rd3, %rd2; add.s64 %rd2, %rd2, 4;", "%rd3", "%rd2", False),
+     ("mov.u64 %rd2, %rd1; mov.u64 %rd3, %rd2; add.s64 %rd2, %rd2, 4; mov.u64 %rd4, %rd2;", "%rd3", "%rd4", False),
+     ("add.s64 %rd2, %rd3, 4; add.s64 %rd3, %rd2, 4;", "%rd1", "%rd2", False)],
+)  # fmt: skip
+def test_places_are_one_by_what_their_registers_were_made_from(lines, one, other, same):
+    text = PLACES.replace("LINES", lines).replace("ONE", one).replace("OTHER", other)
+    program = decoded(text, "k", False, False)
+    load, swap = program.instructions[-3:-1]
+    assert is_one_place(program, load.index, load.operands[1], swap.index, swap.operands[1]) is same

@@ -239,7 +239,7 @@ def place_of(program: Code, operand: Operand) -> Operand:
             break
         parts, given, offset = made[0].opcode.split("."), made[0].operands[1:], operand.offset
         if parts[0] == "add" and len(given) == 2 and isinstance(given[1], Immediate):
-            bits = 8 * int(parts[-1][1:])
+            bits = int(parts[-1][1:])
             offset += (given[1].bits + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
         elif parts[0] != "mov" or len(given) != 1:
             break
