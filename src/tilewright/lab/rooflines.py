@@ -215,7 +215,10 @@ def _multiplied(found: Counted) -> str | None:
 def _of_run(found: Counted, gpu: Gpu, peak: float) -> Point:
     flops, moved = sum(found.counters.flops.values()), SECTOR * sum(map(sectors_of, found.counters.per_instruction))
     if not (flops and moved):
-        raise InvalidOperand(f"{found.name} has no place under a roof: {flops} FLOP, {moved} bytes of global memory.")
+        raise InvalidOperand(
+            f"{found.name} has no place under a roof: {flops} FLOP, {moved} bytes of global memory. Omit it, or take a "
+            "kernel that multiplies and adds: tilewright new product.cu --kind matmul."
+        )
     asked = flops / moved
     return _point(found.name, flops / (SECTOR * found.once), gpu, peak, tile_intensity=asked)
 
