@@ -100,7 +100,7 @@ def emulate(
     """Run your own kernel on the emulator: a fault says what, on which line, in which block, warp and lanes."""
     from ..emu.own_kernel import load
     from ..emu.reference import Reference
-    from ..lab.record import check_report, check_writable, json_result, make_folder, write_text
+    from ..lab.record import check_reports, check_writable, json_result, make_folder, write_text
     from ..lab.subject import only_kernel
     from ..report.ci import junit, sarif
     from .emulated import Given, outcome_of, print_outcome
@@ -116,9 +116,7 @@ def emulate(
     references = [Reference.of(text) for text in reference or ()]
     arrays = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.(?:np[yz]|safetensors)", one)]
     read = [file, *(Path(one.text) for one in references if not one.buffer), *arrays]
-    outputs = [place for place in (sarif_file, junit_file) if place is not None]
-    for number, place in enumerate(outputs):
-        check_report(place, [*read, *outputs[:number]])
+    outputs = check_reports((sarif_file, junit_file), read)
 
     def once() -> None:
         given = Given.of(arg or (), seed)

@@ -76,12 +76,10 @@ def check(
     """Run a kernel on the emulator as its comments say, and score it: right, hazards, sectors, conflicts."""
     from ..lab.exercise import run_exercise, scored
     from ..lab.exercise_lines import read_exercise
-    from ..lab.record import check_report, json_result, write_text
+    from ..lab.record import check_reports, json_result, write_text
     from ..report.ci import junit_of, sarif
 
-    outputs = [place for place in (sarif_file, junit_file) if place is not None]
-    for number, place in enumerate(outputs):
-        check_report(place, [file, *outputs[:number]])
+    outputs = check_reports((sarif_file, junit_file), [file])
 
     def once() -> None:
         started = time.perf_counter()

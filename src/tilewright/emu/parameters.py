@@ -141,10 +141,11 @@ def pack(
             argument = parse_argument(value, random)
             if argument.array is not None:
                 _check_array(argument, parameter, declared_type, called)
-                at = None if isinstance(value, str) else placed.find(value, number, by_strides=False)
+                given = argument.array if isinstance(value, str) else value  # a text's array is its own
+                at = placed.find(given, number, by_strides=False)
                 if at is None:
                     at = memory.add(argument.array, f"argument {number}", empty=argument.empty)
-                    placed.put(value, at, number, by_strides=False)
+                    placed.put(given, at, number, by_strides=False)
                 packed.buffers.append(BufferArgument(number, at, argument.array))
                 data = at.to_bytes(8, "little")
             else:
@@ -181,8 +182,7 @@ class _Placed:
         return None
 
     def put(self, array: Any, address: int, number: int, *, by_strides: bool) -> None:
-        if not isinstance(array, str):
-            self._held[id(array)] = array, address, number, by_strides
+        self._held[id(array)] = array, address, number, by_strides
 
 
 def _tensor_map(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..gpus import Arch
@@ -96,6 +96,24 @@ SUM_PARTS = Helper(
 )  # fmt: skip
 
 
+class _Lines(NamedTuple):
+    """An operand by its lines, the rows of A or the columns of B."""
+
+    lies: Matrix
+    """How it lies, with its lines as rows."""
+    number: int
+    k_inner: bool
+    """Whether a line is contiguous, or none is; else lines are side by side in memory."""
+
+
+def _lines_of(problem: GemmProblem) -> dict[str, _Lines]:
+    a, b = problem.a, replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride)
+    return {
+        name: _Lines(lies, number, lies.unit(number, problem.k) != "row")
+        for name, lies, number in (("a", a, problem.m), ("b", b, problem.n))
+    }
+
+
 @dataclass(frozen=True)
 class Split:
     """The kernel that makes parts of an operand, tiles of `extent` lines x `tile_k` (cuda/tile/split_operand.cuh). Its
@@ -148,17 +166,17 @@ class Halve:
             "threads": _HALVING, "team": halving_team(problem.k), "share": _halving_cluster(problem),
             "parts": self.parts,
         }  # fmt: skip
-        for name, (lies, lines) in _lines_of(problem).items():
-            constants[f"{name}_k_inner"] = _k_inner(lies, lines, problem.k)
-            constants[f"{name}_wide"] = lies.readable(lines, problem.k, ITEM_BYTES["f32"], 16)
+        for name, lines in _lines_of(problem).items():
+            constants[f"{name}_k_inner"] = lines.k_inner
+            constants[f"{name}_wide"] = lines.lies.readable(lines.number, problem.k, ITEM_BYTES["f32"], 16)
         return compile_rung("gemm/halve.cuh", constants, "halve", arch.name)
 
     def shape(self, problem: GemmProblem) -> Launch:
         """See Rung.shape."""
         share, of_teams = _halving_cluster(problem), _HALVING // halving_team(problem.k)
         blocks = sum(
-            share * ceil_div(lines, of_teams * share if _k_inner(lies, lines, problem.k) else 32)
-            for lies, lines in _lines_of(problem).values()
+            share * ceil_div(lines.number, of_teams * share if lines.k_inner else 32)
+            for lines in _lines_of(problem).values()
         )
         return Launch((blocks, problem.batch, 1), (_HALVING, 1, 1), b"", overlaps=True, cluster=share)
 
@@ -168,20 +186,9 @@ def halving_team(k: int) -> int:
     return min(max(1 << (ceil_div(k, 16) - 1).bit_length(), 32), _HALVING)
 
 
-def _lines_of(problem: GemmProblem) -> dict[str, tuple[Matrix, int]]:
-    """How the rows of A and the columns of B lie, as rows, and how many they are."""
-    b = replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride)
-    return {"a": (problem.a, problem.m), "b": (b, problem.n)}
-
-
-def _k_inner(lies: Matrix, lines: int, k: int) -> bool:
-    """Return whether a team takes one line; else a cluster takes 32, which are side by side in memory."""
-    return lies.unit(lines, k) != "row"
-
-
 def _halving_cluster(problem: GemmProblem) -> int:
     """Blocks of a cluster."""
-    return 1 if all(_k_inner(lies, lines, problem.k) for lies, lines in _lines_of(problem).values()) else 8
+    return 1 if all(lines.k_inner for lines in _lines_of(problem).values()) else 8
 
 
 _of_rows: Recent[Any, CompiledKernel] = Recent(limits.kernels)
@@ -274,11 +281,8 @@ def _split_stage(
     name: str, problem: GemmProblem, config: GemmConfig, workspace: Workspace
 ) -> tuple[Stage, Matrix, Place]:
     """Do as pack_stage, into parts."""
-    source, lines, split = (
-        (problem.a, problem.m, Split(config.tile_m, config.tile_k)) if name == "a"
-        else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n,
-              Split(config.tile_n, config.tile_k))
-    )  # fmt: skip
+    source, lines, _ = _lines_of(problem)[name]
+    split = Split(config.tile_m if name == "a" else config.tile_n, config.tile_k)
     copies = problem.batch if source.batch_stride else 1
     size = record_bytes(split.extent, split.tile_k, lines, problem.k)
     target = Matrix(0, 1, size // ITEM_BYTES["f32"] if copies > 1 else 0, padded=True)
@@ -293,7 +297,7 @@ def _halve_stage(
 ) -> tuple[Stage, tuple[Matrix, Place], tuple[Matrix, Place]]:
     """The scaled halves of A and B, and for each how they then lie, and where."""
     made = []
-    for name, (lies, lines) in _lines_of(problem).items():
+    for name, (lies, lines, _) in _lines_of(problem).items():
         copies = problem.batch if lies.batch_stride else 1
         place = workspace.room(halved_bytes(parts, lines, problem.k, copies))
         made.append((halved_matrix(name, parts, lines, problem.k, copies > 1), place))

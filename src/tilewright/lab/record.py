@@ -143,6 +143,14 @@ def make_folder(path: Path) -> None:
 _SOURCES = frozenset({".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx", ".py", ".npy", ".npz", ".safetensors"})
 
 
+def check_reports(places: Iterable[Path | None], others: Iterable[str | Path | None] = ()) -> list[Path]:
+    """Return those that are given. Raises TilewrightError as check_report does; none may be another, either."""
+    given = [place for place in places if place is not None]
+    for number, place in enumerate(given):
+        check_report(place, [*others, *given[:number]])
+    return given
+
+
 def check_report(path: Path, others: Iterable[str | Path | None] = ()) -> None:
     """Do as check_writable, of a file that tells what was found: it replaces no source and no array either, such as a
     header or a reference that the command comes to read."""
